@@ -109,8 +109,8 @@ struct IvfpqRemoteBulk
 	IvfpqRing  *ring;			/* the slots; NULL if none are shared */
 	char	   *copy;			/* [slot_bytes] copy of the last message's
 								 * answers, if they were shared */
-	char	   *tail;			/* of the last message, if it is not shared
-								 * and its queries are not what is sent */
+	char	   *tail;			/* queries of the last message, unless they
+								 * are in a slot */
 	IvfpqChannel *channel;
 	uint64		sent;			/* messages before this one are sent */
 	uint64		taken;			/* messages before this one are taken */
@@ -353,23 +353,12 @@ IvfpqMaxQueries(const IvfpqMetaData *meta, const IvfpqRemoteQuery *question,
 	return gv_queries_most(&request, has_records);
 }
 
-/* Copies the queries of a question, also as they were asked, to `to`. */
-static void
-put_queries(const GvSearchRequest *request, const IvfpqRemoteQuery *question,
-			char *to)
-{
-	Size		bytes = (Size) request->n * request->dims * sizeof(float);
-
-	memcpy(to, question->queries, bytes);
-	if (request->asked)
-		memcpy(to + bytes, question->asked, bytes);
-}
-
 /* Returns the tail of a request: tests, values and queries. */
 static char *
 make_tail(const GvSearchRequest *request, const IvfpqRemoteQuery *question)
 {
 	Size		tests_bytes = gv_tests_bytes(request);
+	Size		bytes = (Size) request->n * request->dims * sizeof(float);
 	char	   *tail = palloc_extended(tests_bytes + gv_queries_bytes(request),
 									   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 	GvTestRequest *tests = (GvTestRequest *) tail;
@@ -390,7 +379,9 @@ make_tail(const GvSearchRequest *request, const IvfpqRemoteQuery *question)
 		memcpy(values, test->values, test->nvalues * sizeof(uint64));
 		values += test->nvalues;
 	}
-	put_queries(request, question, tail + tests_bytes);
+	memcpy(tail + tests_bytes, question->queries, bytes);
+	if (request->asked)
+		memcpy(tail + tests_bytes + bytes, question->asked, bytes);
 	return tail;
 }
 
@@ -707,24 +698,42 @@ prepare_channel(IvfpqRemoteBulk *bulk)
 	mark_slots(true);
 }
 
+/* Allocates room for queries that stay until their answers are taken. */
+static char *
+alloc_tail(IvfpqRemoteBulk *bulk, Size bytes)
+{
+	if (bulk->tail != NULL)
+		pfree(bulk->tail);
+	return bulk->tail = MemoryContextAllocHuge(bulk->context, bytes);
+}
+
 /*
  * Sends a message, whose question is that of IvfpqRemoteBulkBegin except for
- * the queries, the version, and `asked`, which may be NULL.  The queries must
- * stay as they are until the answers are taken.
+ * the number of queries, the version, and `asked`, which may be NULL.
+ * put(arg, first, n, vectors) sets vectors [n][dims] to the queries, which are
+ * made where gpuvecd reads them.
  */
 void
-IvfpqRemoteBulkSend(IvfpqRemoteBulk *bulk, const IvfpqRemoteQuery *question)
+IvfpqRemoteBulkSend(IvfpqRemoteBulk *bulk, const IvfpqRemoteQuery *question,
+					IvfpqQueryPut put, void *arg, int first)
 {
 	GvMirrorKey key = IvfpqMirrorKey(bulk->index, bulk->meta);
 	GvSearchRequest *request = &bulk->requests[bulk->sent % IVFPQ_BULK_UNDER_WAY];
-	const char *tail = NULL;
+	Size		bytes = (Size) question->n * bulk->meta->dims * sizeof(float);
+	char	   *queries;
 	Size		tail_bytes = 0;
 	uint32		max_length = 0;
 
 	Assert(IvfpqRemoteBulkMaySend(bulk));
-	bulk->question = *question;
 	if (bulk->total == 1)
-		return;					/* see IvfpqRemoteBulkTake */
+	{
+		/* see IvfpqRemoteBulkTake */
+		queries = alloc_tail(bulk, bytes);
+		put(arg, first, 1, (float *) queries);
+		bulk->question = *question;
+		bulk->question.queries = (float *) queries;
+		return;
+	}
 	*request = IvfpqSearchRequest(&key, bulk->meta->dims, question);
 	bulk->decided = decide(bulk->index, bulk->meta, request);
 	if (bulk->decided != IVFPQ_ANSWERED)
@@ -733,32 +742,24 @@ IvfpqRemoteBulkSend(IvfpqRemoteBulk *bulk, const IvfpqRemoteQuery *question)
 	bulk->epoch = pg_atomic_read_u64(&ivfpq_shared->epoch);
 	if (bulk->sent - bulk->taken == 1)
 		prepare_channel(bulk);
-	else
-		IvfpqChannelExpect(bulk->channel, time_limit(bulk));
 	if (bulk->ring != NULL)
 	{
 		request->shared = 1;
 		request->offset = IvfpqRingOffset(bulk->ring, bulk->sent - 1);
-		put_queries(request, question,
-					IvfpqRingSlot(bulk->ring, bulk->sent - 1));
+		queries = IvfpqRingSlot(bulk->ring, bulk->sent - 1);
 	}
 	else
 	{
 		tail_bytes = gv_queries_bytes(request);
-		tail = (const char *) question->queries;
-		if (request->asked)
-		{
-			MemoryContext oldcontext = MemoryContextSwitchTo(bulk->context);
-
-			if (bulk->tail != NULL)
-				pfree(bulk->tail);
-			tail = bulk->tail = make_tail(request, question);
-			MemoryContextSwitchTo(oldcontext);
-		}
+		queries = alloc_tail(bulk, tail_bytes);
 		max_length = (uint32) answers_bytes(bulk, request);
 	}
+	put(arg, first, request->n, (float *) queries);
+	if (request->asked)
+		memcpy(queries + bytes, question->asked, bytes);
+	IvfpqChannelExpect(bulk->channel, time_limit(bulk));
 	(void) IvfpqChannelAdd(bulk->channel, GV_MSG_SEARCH, request,
-						   sizeof(*request), tail, tail_bytes, max_length);
+						   sizeof(*request), queries, tail_bytes, max_length);
 	if (bulk->ring != NULL)
 		(void) IvfpqChannelMove(bulk->channel);
 	bulk->sent_at = IvfpqNow();

@@ -81,13 +81,17 @@ extern IvfpqOutcome IvfpqRemoteSearch(Relation index,
 
 typedef struct IvfpqRemoteBulk IvfpqRemoteBulk;
 
+/* Sets vectors [n][dims] to the transformed queries first .. first + n - 1. */
+typedef void (*IvfpqQueryPut) (void *arg, int first, int n, float *vectors);
+
 extern IvfpqRemoteBulk *IvfpqRemoteBulkBegin(Relation index,
 											 const IvfpqMetaData *meta,
 											 const IvfpqRemoteQuery *question);
 extern int	IvfpqRemoteBulkSize(const IvfpqRemoteBulk *bulk);
 extern bool IvfpqRemoteBulkMaySend(const IvfpqRemoteBulk *bulk);
 extern void IvfpqRemoteBulkSend(IvfpqRemoteBulk *bulk,
-								const IvfpqRemoteQuery *question);
+								const IvfpqRemoteQuery *question,
+								IvfpqQueryPut put, void *arg, int first);
 extern IvfpqOutcome IvfpqRemoteBulkTake(IvfpqRemoteBulk *bulk,
 										IvfpqRemoteResult *answers);
 extern void IvfpqRemoteBulkEnd(IvfpqRemoteBulk *bulk);

@@ -524,7 +524,8 @@ IvfpqSearchRemote(IvfpqSearch *search, int probes, int candidates, double part,
  * rows that the snapshot sees.
  *
  * Queries are transformed and answers taken message by message, so that both
- * are in the processor's cache, and in the same memory each time.
+ * are in the processor's cache, and in the same memory each time.  A query that
+ * is passed to taker->take is transformed once more.
  */
 void
 IvfpqSearchBulkRemote(IvfpqSearch *search, const float *asked, int n,
@@ -546,12 +547,7 @@ IvfpqSearchBulkRemote(IvfpqSearch *search, const float *asked, int n,
 												 MCXT_ALLOC_HUGE |
 												 MCXT_ALLOC_ZERO);
 	uint64	   *versions = palloc(((n - 1) / size + 1) * sizeof(uint64));
-	Size		message_floats = (Size) size * meta->dims;
-
-	/* vectors of the messages under way, each behind those of the other */
-	float	   *vectors = palloc_extended(IVFPQ_BULK_UNDER_WAY *
-										  message_floats * sizeof(float),
-										  MCXT_ALLOC_HUGE);
+	float	   *vector = palloc(meta->dims * sizeof(float));
 	int		   *left = palloc(size * sizeof(int));	/* queries of the message
 													 * to be passed to `take` */
 	IvfpqOutcome served = IVFPQ_ANSWERED;
@@ -560,8 +556,6 @@ IvfpqSearchBulkRemote(IvfpqSearch *search, const float *asked, int n,
 	for (int first = 0; first < n; first += size)
 	{
 		int			count = Min(size, n - first);
-		const float *message = vectors +
-		first / size % IVFPQ_BULK_UNDER_WAY * message_floats;
 		int			nleft = 0;
 		instr_time	began;
 		instr_time	ended;
@@ -570,17 +564,13 @@ IvfpqSearchBulkRemote(IvfpqSearch *search, const float *asked, int n,
 		while (served == IVFPQ_ANSWERED && next < n &&
 			   IvfpqRemoteBulkMaySend(bulk))
 		{
-			float	   *to = vectors +
-			next / size % IVFPQ_BULK_UNDER_WAY * message_floats;
-
 			question.n = Min(size, n - next);
-			taker->transform(taker->arg, next, question.n, to);
-			question.queries = to;
 			if (question.asked != NULL)
 				question.asked = asked + (Size) next * meta->dims;
 			question.version = versions[next / size] =
 				IvfpqDirectoryVersion(search->index, meta);
-			IvfpqRemoteBulkSend(bulk, &question);
+			IvfpqRemoteBulkSend(bulk, &question, taker->transform, taker->arg,
+								next);
 			next += size;
 		}
 		if (served == IVFPQ_ANSWERED)
@@ -609,7 +599,8 @@ IvfpqSearchBulkRemote(IvfpqSearch *search, const float *asked, int n,
 
 			if (found)
 			{
-				IvfpqSearchQuery(search, message + (Size) i * meta->dims);
+				taker->transform(taker->arg, left[l], 1, vector);
+				IvfpqSearchQuery(search, vector);
 				found = use_answer(search, &answers[i], &question, &again);
 			}
 			if (found)
@@ -624,7 +615,7 @@ IvfpqSearchBulkRemote(IvfpqSearch *search, const float *asked, int n,
 	}
 	IvfpqRemoteBulkEnd(bulk);
 	pfree(left);
-	pfree(vectors);
+	pfree(vector);
 	pfree(versions);
 	pfree(answers);
 }

@@ -355,8 +355,7 @@ typedef struct IvfpqBulkTaker
 {
 	void	   *arg;
 
-	/* sets vectors [n][dims] to the transformed queries first .. first+n-1 */
-	void		(*transform) (void *arg, int first, int n, float *vectors);
+	IvfpqQueryPut transform;
 
 	/*
 	 * Takes an answer with distances, whose lists are all current; it may
