@@ -1098,6 +1098,21 @@ LANGUAGE C STABLE STRICT PARALLEL RESTRICTED;
 COMMENT ON FUNCTION gpuvec_search(regclass, real[], integer) IS
 	'k nearest rows to each query, by an index';
 
+CREATE FUNCTION gpuvec_search(
+	index regclass,
+	queries real[][],
+	k integer,
+	VARIADIC keys "any")
+RETURNS TABLE (
+	query integer,
+	tid tid,
+	distance double precision)
+AS 'MODULE_PATHNAME'
+LANGUAGE C STABLE PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION gpuvec_search(regclass, real[], integer, "any") IS
+	'k nearest rows to each query among those with these keys, by an index';
+
 --
 -- Sets of rows
 --

@@ -189,7 +189,7 @@ SELECT query, distance FROM gpuvec_search('many_cosine', array_fill(0::real, ARR
 -- in a prepared statement, more than once in a query, in parallel queries
 PREPARE search (real[]) AS SELECT count(*) FROM gpuvec_search('many_e', $1, 1) AS a, gpuvec_search('many_e', $1, 2) AS b;
 EXECUTE search (all_asked());
-SELECT proparallel, provolatile, proisstrict FROM pg_proc WHERE proname = 'gpuvec_search';
+SELECT proparallel, provolatile, proisstrict FROM pg_proc WHERE proname = 'gpuvec_search' ORDER BY proisstrict;
 
 -- it counts as a scan for each query
 SELECT pg_stat_force_next_flush();

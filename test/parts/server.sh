@@ -172,7 +172,7 @@ part_sql() {
 # function over whole tables.  The others have no more of it (TAP file build has
 # builds, with what calibration finds): part sqlserved.
 THROUGH_GPUVECD=(coarse exact filter graph half keys kmeans recall refine
-	rotate scan search searched select)
+	rotate scan search search_keys searched select)
 
 # SQL tests, or those named after the first argument, once more, on a cluster whose
 # searches go to gpuvecd as soon as it has a mirror; $1 = its name

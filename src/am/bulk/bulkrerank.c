@@ -928,15 +928,62 @@ rerank_for_all(IvfpqBulk *bulk, const uint64 *ids, int nrows,
 	IvfpqRerankReleasePages(&bulk->rerank);
 }
 
+/*
+ * Forgets the rows kept for the active queries [n], and reranks the sorted rows
+ * ids [nrows], some of which may be pending.  Queries come in blocks, whose
+ * vectors stay in the processor's cache.
+ */
+static void
+rerank_only(IvfpqBulk *bulk, const uint64 *ids, int64 nrows,
+			const int *active, int n)
+{
+	int			block = Max(1, BLOCK_BYTES /
+							(bulk->queries.dims * (int) sizeof(float)));
+	bool		recheck_all_keys = bulk->rerank.recheck_all_keys;
+
+	forget_rows(bulk, active, n);
+	/* pending rows have no abbreviated keys */
+	bulk->rerank.recheck_all_keys = true;
+	bulk->rerank.dims = bulk->pending_dims;
+	for (int first = 0; first < n; first += block)
+		for (int64 i = 0; i < nrows; i += ROWS_AT_ONCE)
+			rerank_for_all(bulk, ids + i, (int) Min(ROWS_AT_ONCE, nrows - i),
+						   active + first, Min(block, n - first));
+	bulk->rerank.dims = 0;
+	bulk->rerank.recheck_all_keys = recheck_all_keys;
+}
+
+bool
+IvfpqBulkReadMatching(IvfpqBulk *bulk, int64 most)
+{
+	IvfpqSort	tids;
+	int64		capacity = 0;
+	uint64		id = 0;
+	bool		are_few = IvfpqSortTids(&tids, bulk->index,
+										&bulk->quals.condition, most,
+										work_mem);
+
+	while (are_few && IvfpqNextTid(&tids, &id))
+	{
+		IvfpqGrow(bulk->matching, bulk->nmatching, capacity);
+		bulk->matching[bulk->nmatching++] = id;
+	}
+	IvfpqSortEnd(&tids);
+	if (are_few && bulk->nmatching == 0)
+		bulk->quals.never = true;
+	return are_few;
+}
+
 void
 IvfpqBulkRerankPending(IvfpqBulk *bulk, const int *active, int n)
 {
-	forget_rows(bulk, active, n);
-	bulk->rerank.dims = bulk->pending_dims;
-	for (int64 i = 0; i < bulk->npending; i += ROWS_AT_ONCE)
-		rerank_for_all(bulk, bulk->pending + i,
-					   (int) Min(ROWS_AT_ONCE, bulk->npending - i), active, n);
-	bulk->rerank.dims = 0;
+	rerank_only(bulk, bulk->pending, bulk->npending, active, n);
+}
+
+void
+IvfpqBulkRerankMatching(IvfpqBulk *bulk, const int *active, int n)
+{
+	rerank_only(bulk, bulk->matching, bulk->nmatching, active, n);
 }
 
 void
@@ -946,9 +993,12 @@ IvfpqBulkRerankAll(IvfpqBulk *bulk, const int *active, int n)
 	uint64		ids[ROWS_AT_ONCE];
 	uint64		id = 0;
 	int			nrows = 0;
+	bool		recheck_all_keys = bulk->rerank.recheck_all_keys;
 
 	forget_rows(bulk, active, n);
-	IvfpqSortTids(&tids, bulk->index, NULL, work_mem);
+	(void) IvfpqSortTids(&tids, bulk->index, bulk->nconditions > 0 ?
+						 &bulk->quals.condition : NULL, PG_INT64_MAX, work_mem);
+	bulk->rerank.recheck_all_keys = true;
 	bulk->rerank.dims = bulk->pending_dims;
 	while (IvfpqNextTid(&tids, &id))
 	{
@@ -961,5 +1011,6 @@ IvfpqBulkRerankAll(IvfpqBulk *bulk, const int *active, int n)
 	}
 	rerank_for_all(bulk, ids, nrows, active, n);
 	bulk->rerank.dims = 0;
+	bulk->rerank.recheck_all_keys = recheck_all_keys;
 	IvfpqSortEnd(&tids);
 }

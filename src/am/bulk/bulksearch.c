@@ -74,6 +74,14 @@
 #define TOGETHER_BYTES	((Size) 8 * 1024 * 1024)
 
 /*
+ * Nanoseconds of a search under conditions on keys, of testing a posting's
+ * keys, and of one dimension of a distance of vectors in the cache.
+ */
+#define SEARCH_NS		200000.0
+#define KEYS_NS			6.0
+#define CACHED_NS		0.25
+
+/*
  * Nanoseconds that this session takes for a query that gpuvecd answers,
  * without the time to rerank rows.
  */
@@ -113,7 +121,7 @@ PG_FUNCTION_INFO_V1(gpuvec_search);
  * a scan (scan/depth.c).
  */
 static bool
-bulk_params(const IvfpqBulk *bulk, double rows, int ndrained,
+bulk_params(IvfpqBulk *bulk, double rows, int ndrained,
 			IvfpqSearchParams *params, bool *is_last)
 {
 	Relation	index = bulk->index;
@@ -128,8 +136,12 @@ bulk_params(const IvfpqBulk *bulk, double rows, int ndrained,
 					   Min(rows, PG_INT32_MAX));
 	if (params->read_all)
 		return false;
-	/* in the last case, calibration did not reach the recall at this depth */
-	is_rest = params->recall_unreached ||
+
+	/*
+	 * in the last case, calibration did not reach the recall at this depth;
+	 * with conditions a search can take all lists
+	 */
+	is_rest = (params->recall_unreached && bulk->nconditions == 0) ||
 		IvfpqDepthIsTooLarge(index, meta, params->candidates) ||
 		(ivfpq_order == IVFPQ_ORDER_STRICT && !params->calibrated &&
 		 params->quota > SECOND_ROUND &&
@@ -138,6 +150,19 @@ bulk_params(const IvfpqBulk *bulk, double rows, int ndrained,
 							   ndrained, &most))
 		return false;
 	*is_last = params->probes == most;
+	if (bulk->nconditions > 0)
+	{
+		bulk->goal = (IvfpqKeyGoal)
+		{
+			.recall = ivfpq_recall, .rows = params->quota,
+				.is_spread = true, .by_keys = true, .most_probes = most,
+				.reads_all = is_rest, .selectivity = 1
+		};
+		if (!is_rest)
+			params->candidates = IvfpqKeyCapacity(&bulk->searches[0],
+												  &bulk->goal);
+		*is_last = true;		/* a search tells whether it found all rows */
+	}
 
 	/*
 	 * Ask for one candidate more than there are postings, so that a search
@@ -349,6 +374,59 @@ slice_floats(const Round *round)
 }
 
 /*
+ * Returns whether gpuvecd can tell distances.  Mirrors of indexes with refine
+ * records have no rows.
+ */
+static bool
+may_ask_distances(const IvfpqBulk *bulk)
+{
+	return bulk->engine_distance != NULL && !bulk->searches[0].addresses;
+}
+
+/*
+ * Finds the candidates of the slice's queries under conditions on keys, as a
+ * scan does, one query after the other.
+ */
+static void
+find_by_keys(Round *round)
+{
+	IvfpqBulk  *bulk = round->bulk;
+	IvfpqSearch *search = &bulk->searches[0];
+	int			dims = bulk->queries.dims;
+	bool		asks = may_ask_distances(bulk) && bulk->quals.nrechecks == 0;
+	float	   *vector = palloc(dims * sizeof(float));
+	int			nfound = 0;
+	int			nleft = 0;
+
+	for (int i = 0; i < round->nactive; i++)
+	{
+		int			number = round->active[i];
+		IvfpqKeyGoal goal = bulk->goal;
+
+		goal.candidates = round->params.candidates;
+		goal.guess = bulk->selectivity;
+		transform(bulk, number, vector);
+		IvfpqSearchQuery(search, vector);
+		search->asked = asks ? bulk->floats + (Size) number * dims : NULL;
+		IvfpqSearchKeys(search, &goal);
+		bulk->selectivity = goal.selectivity;
+		if (goal.everything)
+			round->left[nleft++] = number;
+		else
+		{
+			IvfpqBulkTake(bulk, search, number, search->remote.nearest,
+						  goal.candidates);
+			round->found[nfound++] = number;
+		}
+		bulk->asked[number].is_drained = goal.everything || goal.is_all;
+	}
+	pfree(vector);
+	IvfpqBulkRerankFound(bulk, round->found, nfound);
+	if (nleft > 0)
+		IvfpqBulkRerankAll(bulk, round->left, nleft);
+}
+
+/*
  * Reranks pending rows and the candidates of the slice's queries.  This
  * session searches for the queries that gpuvecd does not answer.
  */
@@ -381,19 +459,22 @@ search_slice(Round *round)
 
 	IvfpqBulkRerankPending(bulk, round->active, round->nactive);
 	round->nleft = round->nfound = 0;
+	if (bulk->nconditions > 0)
+	{
+		find_by_keys(round);
+		MemoryContextReset(bulk->round);
+		return;
+	}
 	if (IvfpqServerIsWanted())
 	{
 		IvfpqBulkTaker taker = {
 			round, transform_message, take_nearest, settle, take_answer
 		};
 
-		/* mirrors of indexes with refine records have no rows */
-		bool		asks = bulk->engine_distance != NULL &&
-		!bulk->searches[0].addresses;
-
 		bulk->searches[0].query.deep = params->beyond_parents;
 		IvfpqSearchBulkRemote(&bulk->searches[0],
-							  asks ? slice_floats(round) : NULL,
+							  may_ask_distances(bulk) ? slice_floats(round) :
+							  NULL,
 							  round->nactive, params->probes,
 							  params->candidates, &taker);
 	}
@@ -471,6 +552,11 @@ search_portion(IvfpqBulk *bulk)
 
 	for (int i = 0; i < n; i++)
 		active[i] = i;
+	if (bulk->matching != NULL)
+	{
+		IvfpqBulkRerankMatching(bulk, active, n);
+		return;
+	}
 	for (; n > 0; rows = Max(rows * ROUND_GROWTH, SECOND_ROUND))
 	{
 		/* as in a scan, a round of few candidates needs no check of memory */
@@ -661,6 +747,8 @@ bulk_begin(IvfpqBulk *bulk)
 	Oid			type;
 	Oid			operator = InvalidOid;	/* the index's operator */
 	Size		bytes;
+	double		postings;
+	double		few;
 
 	IvfpqTypeInit(&bulk->type, bulk->index);
 	type = bulk->type.type;
@@ -687,6 +775,15 @@ bulk_begin(IvfpqBulk *bulk)
 					 bulk->snapshot);
 	bulk->rerank.warned = &bulk->warned_mismatched;
 	bulk->sees_pages = IvfpqRerankMayLook(&bulk->rerank);
+	if (bulk->nconditions > 0)
+	{
+		IvfpqModelCheckKeys(bulk->index, bulk->model, &bulk->keys.form);
+		IvfpqKeyQualsMake(&bulk->quals, &bulk->keys, bulk->conditions,
+						  bulk->nconditions);
+		bulk->rerank.quals = &bulk->quals;
+		/* see start_search of a scan */
+		bulk->rerank.recheck_all_keys = meta->refine != IVFPQ_REFINE_NONE;
+	}
 	if (meta->nlists == 0)
 	{
 		bulk->everything = true;
@@ -707,6 +804,17 @@ bulk_begin(IvfpqBulk *bulk)
 		bulk->searches[s].report = &bulk->report;
 		bulk->searches[s].addresses = meta->refine != IVFPQ_REFINE_NONE;
 	}
+	if (bulk->nconditions == 0)
+		return;
+	IvfpqSearchCondition(&bulk->searches[0], &bulk->quals.condition);
+
+	/* if few rows match, to rerank them all takes less than a search */
+	few = SEARCH_NS / (meta->dims * CACHED_NS);
+	postings = IvfpqRowsAbout(bulk->index, meta) * meta->lists_per_row;
+	if (!bulk->everything && ivfpq_max_probes == 0 &&
+		postings * KEYS_NS < bulk->queries.n * SEARCH_NS &&
+		IvfpqBulkReadMatching(bulk, (int64) (few * meta->lists_per_row)))
+		IvfpqSearchNoServer(&bulk->searches[0], "conditions on keys");
 }
 
 /*
@@ -722,7 +830,8 @@ bulk_answer(IvfpqBulk *bulk, IvfpqBulkSink sink, void *arg)
 	PredicateLockRelation(bulk->index, bulk->snapshot);
 	bulk->model = IvfpqModelGet(bulk->index);
 	bulk_begin(bulk);
-	for (int first = 0; first < bulk->queries.n; first += n)
+	for (int first = 0; first < bulk->queries.n && !bulk->quals.never;
+		 first += n)
 	{
 		n = bulk_next(bulk, first);
 		for (int q = 0; q < n; q++)
@@ -764,7 +873,7 @@ bulk_count(IvfpqBulk *bulk, bool more)
 static void
 check_searchable(Relation heap, Relation index)
 {
-	IvfpqCheckSelect(heap, index);
+	IvfpqCheckSelect(heap, index, 1);
 	IvfpqCheckActing(heap, index);
 	if (check_enable_rls(RelationGetRelid(heap), InvalidOid, true) == RLS_ENABLED)
 		ereport(ERROR,
@@ -835,25 +944,124 @@ put_answer(void *arg, int64 query, const IvfpqBulkRow *rows, int n)
 	}
 }
 
-/* gpuvec_search(index regclass, queries real[][], k integer) */
+/*
+ * Converts a value to another type, as a literal would be read, unless it has
+ * that type.
+ */
+static Datum
+convert(Datum value, Oid from, Oid to)
+{
+	Oid			function;
+	Oid			argument;
+	bool		is_varlena;
+	char	   *text;
+
+	if (from == to)
+		return value;
+	getTypeOutputInfo(from, &function, &is_varlena);
+	text = OidOutputFunctionCall(function, value);
+
+	getTypeInputInfo(to, &function, &argument);
+	return OidInputFunctionCall(function, text, argument, -1);
+}
+
+/*
+ * Sets *condition to a condition on the key in column `attno`: equality with a
+ * value or, if it is an array, with any of its elements.  A key that is an
+ * array has to overlap the value, any other set has to contain it.
+ */
+static void
+make_condition(Relation index, const IvfpqKey *key, int attno, Datum value,
+			   Oid type, ScanKey condition)
+{
+	Oid			input = index->rd_opcintype[attno - 1];
+	Oid			column = getBaseType(TupleDescAttr(RelationGetDescr(index),
+												   attno - 1)->atttypid);
+	int			strategy = BTEqualStrategyNumber;
+	int			flags = 0;
+	Oid			operator;
+
+	type = getBaseType(type);
+	if (key->kind == IVFPQ_KEY_SIGNATURE &&
+		OidIsValid(get_element_type(column)))
+	{
+		strategy = IVFPQ_OVERLAP_STRATEGY;
+		input = ANYARRAYOID;
+	}
+	else if (key->kind == IVFPQ_KEY_SIGNATURE)
+		strategy = IVFPQ_CONTAINS_STRATEGY;
+	else if (OidIsValid(get_element_type(type)))
+	{
+		flags = SK_SEARCHARRAY;
+		column = get_array_type(column);
+	}
+	operator = get_opfamily_member(key->family, input, input, strategy);
+	if (!OidIsValid(operator))
+		elog(ERROR, "missing operator %d(%u,%u) in opfamily %u", strategy,
+			 input, input, key->family);
+	ScanKeyEntryInitialize(condition, flags, attno, strategy, input,
+						   key->collation, get_opcode(operator),
+						   convert(value, type, column));
+}
+
+/* Reads the conditions on keys, which follow the other arguments. */
+static void
+read_conditions(IvfpqBulk *bulk, FunctionCallInfo fcinfo)
+{
+	Datum	   *values;
+	Oid		   *types;
+	bool	   *nulls;
+	int			n = extract_variadic_args(fcinfo, 3, true, &values, &types,
+										  &nulls);
+
+	if (n <= 0)
+		return;
+	IvfpqKeysInit(&bulk->keys, bulk->index);
+	if (n > bulk->keys.nkeys)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("index \"%s\" has %d keys, not %d",
+						RelationGetRelationName(bulk->index),
+						bulk->keys.nkeys, n),
+				 errhint("Keys are the columns of the index that follow the vector, as in \"USING gpuivfpq (embedding, tenant)\".")));
+	IvfpqCheckSelect(bulk->heap, bulk->index, 1 + n);
+	bulk->conditions = palloc(n * sizeof(ScanKeyData));
+	for (int i = 0; i < n; i++)
+		if (!nulls[i])
+			make_condition(bulk->index, &bulk->keys.keys[i], i + 2, values[i],
+						   types[i], &bulk->conditions[bulk->nconditions++]);
+}
+
+/*
+ * gpuvec_search(index regclass, queries real[][], k integer)
+ * gpuvec_search(index regclass, queries real[][], k integer,
+ *				 VARIADIC keys "any")
+ */
 Datum
 gpuvec_search(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	IvfpqQueries queries = IvfpqQueriesOfArray(PG_GETARG_ARRAYTYPE_P(1));
-	IvfpqBulk	bulk = {.queries = queries, .k = PG_GETARG_INT32(2)};
+	IvfpqBulk	bulk = {0};
+	IvfpqQueries queries;
 	IvfpqIdentity caller;
 	Answers		result;
 
+	InitMaterializedSRF(fcinfo, 0);
+	/* a function with keys, which may be NULL, is not strict */
+	if (PG_ARGISNULL(0) || PG_ARGISNULL(1) || PG_ARGISNULL(2))
+		return (Datum) 0;
+	queries = bulk.queries = IvfpqQueriesOfArray(PG_GETARG_ARRAYTYPE_P(1));
+	bulk.k = PG_GETARG_INT32(2);
 	if (bulk.k < 1 || bulk.k > IVFPQ_BULK_MOST_K)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("\"k\" must be between 1 and %d, not %d", IVFPQ_BULK_MOST_K, bulk.k),
 				 errhint("\"k\" is the number of rows to return for each query.")));
-	InitMaterializedSRF(fcinfo, 0);
 	bulk.index = IvfpqOpenIndexTable(PG_GETARG_OID(0), AccessShareLock,
 									 NULL, &bulk.heap);
 	check_searchable(bulk.heap, bulk.index);
+	if (PG_NARGS() > 3)
+		read_conditions(&bulk, fcinfo);
 	if (queries.n > 0)
 	{
 		bulk.snapshot = RegisterSnapshot(GetActiveSnapshot());

@@ -104,6 +104,18 @@ typedef struct IvfpqBulk
 	IvfpqCast	cast;			/* casts queries to this type */
 	IvfpqQueries queries;		/* all queries of the request */
 	int			k;
+
+	/* conditions on keys */
+	int			nconditions;
+	ScanKey		conditions;		/* [nconditions] */
+	IvfpqKeys	keys;
+	IvfpqKeyQuals quals;		/* of the conditions */
+	IvfpqKeyGoal goal;			/* of a search for a query in this round */
+	double		selectivity;	/* as the last search found; 0 = not known */
+	uint64	   *matching;		/* [nmatching] ids of all rows that may match,
+								 * ascending; NULL: too many, or not read */
+	int64		nmatching;
+
 	FmgrInfo	distance;		/* the operator's function */
 	IvfpqRealDistance engine_distance;	/* the engine's function, which
 										 * computes the same distance in
@@ -207,11 +219,22 @@ extern int	IvfpqBulkSettle(IvfpqBulk *bulk, int *again);
 extern void IvfpqBulkRerankFound(IvfpqBulk *bulk, int *active, int n);
 
 /*
- * Forgets the rows kept for the active queries [n], and reranks pending rows.
+ * Reads the rows that may match, and returns true, unless lists have more than
+ * `most` postings of them.
+ */
+extern bool IvfpqBulkReadMatching(IvfpqBulk *bulk, int64 most);
+
+/*
+ * Forget the rows kept for the active queries [n], and rerank pending rows, or
+ * the rows that IvfpqBulkReadMatching has read.
  */
 extern void IvfpqBulkRerankPending(IvfpqBulk *bulk, const int *active, int n);
+extern void IvfpqBulkRerankMatching(IvfpqBulk *bulk, const int *active, int n);
 
-/* Forgets the rows kept for the active queries [n], and reranks all rows. */
+/*
+ * Forgets the rows kept for the active queries [n], and reranks all rows that
+ * may match.
+ */
 extern void IvfpqBulkRerankAll(IvfpqBulk *bulk, const int *active, int n);
 
 extern void IvfpqBulkSort(IvfpqBulkQuery *query);

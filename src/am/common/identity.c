@@ -199,14 +199,13 @@ IvfpqCheckInspect(Relation index)
 }
 
 /*
- * Raises an error unless the current user may read all columns that the index
- * is computed from.
+ * Raises an error unless the current user may read all columns that the first
+ * n columns of the index, its expressions and its predicate are computed from.
  */
 void
-IvfpqCheckSelect(Relation table, Relation index)
+IvfpqCheckSelect(Relation table, Relation index, int n)
 {
 	Oid			relid = RelationGetRelid(table);
-	AttrNumber	key = index->rd_index->indkey.values[0];
 	IndexInfo  *indexInfo;
 	Bitmapset  *columns = NULL;
 	int			i = -1;
@@ -214,9 +213,14 @@ IvfpqCheckSelect(Relation table, Relation index)
 	if (pg_class_aclcheck(relid, GetUserId(), ACL_SELECT) == ACLCHECK_OK)
 		return;
 
-	if (key != 0)
-		columns = bms_add_member(NULL,
-								 key - FirstLowInvalidHeapAttributeNumber);
+	for (int k = 0; k < n; k++)
+	{
+		AttrNumber	column = index->rd_index->indkey.values[k];
+
+		if (column != 0)
+			columns = bms_add_member(columns, column -
+									 FirstLowInvalidHeapAttributeNumber);
+	}
 	/* the relcache would run code to simplify the expressions */
 	indexInfo = IvfpqIndexInfo(index);
 	pull_varattnos((Node *) indexInfo->ii_Expressions, 1, &columns);
@@ -498,7 +502,7 @@ void
 IvfpqCheckMeasurable(Relation table, Relation index, const char *message,
 					 const char *hint)
 {
-	IvfpqCheckSelect(table, index);
+	IvfpqCheckSelect(table, index, 1);
 	IvfpqCheckActing(table, index);
 	if (check_enable_rls(RelationGetRelid(table), InvalidOid, true) ==
 		RLS_ENABLED)

@@ -31,7 +31,7 @@ extern Relation IvfpqOpenToChange(Oid relid,
 
 /* These functions raise an error if the index or the user fails a check. */
 extern void IvfpqCheckInspect(Relation index);
-extern void IvfpqCheckSelect(Relation table, Relation index);
+extern void IvfpqCheckSelect(Relation table, Relation index, int n);
 extern void IvfpqCheckBuilt(Relation index);
 extern void IvfpqCheckValid(Relation index);
 extern bool IvfpqIsWhole(Relation index);

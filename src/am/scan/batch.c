@@ -412,8 +412,9 @@ pass_over_index(IvfpqScanRun *run, int sort_kb)
 	int			n = 0;
 	bool		more = true;
 
-	IvfpqSortTids(&tids, run->index, run->keys.any ?
-				  &run->keys.quals.condition : NULL, sort_kb);
+	(void) IvfpqSortTids(&tids, run->index, run->keys.any ?
+						 &run->keys.quals.condition : NULL, PG_INT64_MAX,
+						 sort_kb);
 	while (more)
 	{
 		more = IvfpqNextTid(&tids, &id);

@@ -48,13 +48,20 @@ typedef struct PendingRows
 	MemoryContext oldcontext;
 } PendingRows;
 
-static void
+/* Puts those TIDs into the sort that are live, and returns their number. */
+static int
 put_tids(IvfpqSort *tids, const ItemPointerData *from, int count, uint32 live)
 {
+	int			n = 0;
+
 	for (int i = 0; i < count; i++)
 		if (live & (1U << (i % IVFPQ_BLOCK_POSTINGS)))
+		{
 			IvfpqSortPut(tids, Int64GetDatum((int64) IvfpqTidToId(&from[i])),
 						 0, NULL);
+			n++;
+		}
+	return n;
 }
 
 /* Puts the rows of pending pages before page `end` into the sort. */
@@ -68,7 +75,7 @@ put_pending(IvfpqSort *tids, Relation index, const IvfpqMetaData *meta,
 	IvfpqPendingOpen(&reader, index, meta);
 	while (reader.next != end && IvfpqPendingNext(&reader, &count))
 	{
-		put_tids(tids, reader.tids, count, 0xFFFFFFFF);
+		(void) put_tids(tids, reader.tids, count, 0xFFFFFFFF);
 		IvfpqInjectionPoint("read: pending page");
 	}
 	IvfpqPendingClose(&reader);
@@ -79,15 +86,19 @@ put_pending(IvfpqSort *tids, Relation index, const IvfpqMetaData *meta,
  * IvfpqNextTid, and ends the sort.  With a condition on keys, leaves out those
  * rows in lists whose abbreviated keys do not satisfy it.  Pending rows have
  * no abbreviated keys, so none of them is left out.
+ *
+ * Returns false and stops reading if lists have more than `most` of these
+ * entries.
  */
-void
+bool
 IvfpqSortTids(IvfpqSort *tids, Relation index, const GvCondition *condition,
-			  int memory_kb)
+			  int64 most, int memory_kb)
 {
 	IvfpqMetaData meta;
 	BufferAccessStrategy strategy;
 	IvfpqListReader reader;
 	IvfpqBlockView view;
+	int64		n = 0;
 
 	IvfpqSortBegin(tids, INT8OID, InvalidOid, 0, memory_kb);
 	IvfpqMetaRead(index, &meta);
@@ -101,7 +112,7 @@ IvfpqSortTids(IvfpqSort *tids, Relation index, const GvCondition *condition,
 		if (condition != NULL)
 			reader.wants = IvfpqWantsBlock;
 		reader.wants_arg = condition;
-		for (int list = 0; list < meta.nlists; list++)
+		for (int list = 0; list < meta.nlists && n <= most; list++)
 		{
 			CHECK_FOR_INTERRUPTS();
 			IvfpqListOpen(&reader, list);
@@ -113,13 +124,14 @@ IvfpqSortTids(IvfpqSort *tids, Relation index, const GvCondition *condition,
 					continue;
 				if (condition != NULL)
 					live &= gv_match(condition, view.keys);
-				put_tids(tids, view.tids, IVFPQ_BLOCK_POSTINGS, live);
+				n += put_tids(tids, view.tids, IVFPQ_BLOCK_POSTINGS, live);
 			}
 		}
 		IvfpqListReaderFree(&reader);
 		FreeAccessStrategy(strategy);
 	}
 	IvfpqSortPerform(tids);
+	return n <= most;
 }
 
 /* Like IvfpqSortTids, for the frozen part of the pending list. */

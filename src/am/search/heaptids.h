@@ -11,8 +11,9 @@
 #include "page/pending.h"
 
 /* Sort and return TIDs, which are int8 in the sort (IvfpqTidToId). */
-extern void IvfpqSortTids(IvfpqSort *tids, Relation index,
-						  const GvCondition *condition, int memory_kb);
+extern bool IvfpqSortTids(IvfpqSort *tids, Relation index,
+						  const GvCondition *condition, int64 most,
+						  int memory_kb);
 extern void IvfpqSortFrozen(IvfpqSort *tids, Relation index,
 							const IvfpqFrozen *frozen, int memory_kb);
 extern bool IvfpqNextTid(IvfpqSort *tids, uint64 *id);
