@@ -304,9 +304,18 @@ shared_memory_type() {
 }
 
 # Runs test/bench/$1.py in a cluster of its own; further arguments are settings.
+# Huge pages for so many MB of shared buffers, if this is root.  Without them a
+# new session spends its first seconds on page faults.
+reserve_huge_pages() {
+	local pages=$(($1 / 2 + $1 / 20))
+	! echo "$pages" 2>/dev/null >/proc/sys/vm/nr_hugepages ||
+		grep HugePages_Total /proc/meminfo
+}
+
 measure() {
 	local program=$1
 	shift
+	reserve_huge_pages "$(memory_share 32768)"
 	start_cluster bench "shared_buffers = $(memory_share 32768)MB" \
 		"maintenance_work_mem = $(build_mb)MB" \
 		'max_worker_processes = 64' 'max_parallel_workers = 64' \
@@ -324,6 +333,7 @@ measure() {
 	PATH=$GV_BIN:$PATH python3 "$GV_ROOT/test/bench/$program.py" \
 		"${ARGUMENTS[@]}"
 	gv_stop bench
+	reserve_huge_pages 0
 }
 
 stage_bench() {
