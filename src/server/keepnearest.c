@@ -21,7 +21,11 @@
 #define TABLE_SIZE		(2 * MOST_HITS)
 #define NBINS			512
 
-/* Fewer rows than this multiple of `keep` are all sent. */
+/*
+ * An answer is cut only if it has at least this many hits, and at least this
+ * multiple of `keep` rows: otherwise to send all takes the loop no longer.
+ */
+#define LEAST_HITS		256
 #define WORTH_CUTTING	2
 
 /*
@@ -151,8 +155,8 @@ gv_keep_nearest(const GvSearch *found, const GvSearchRequest *request,
 	int32_t		kept = 0;
 	int32_t		i;
 
-	if (keep == 0 || head->ndistances == 0 || found->nhits > MOST_HITS ||
-		found->nhits / WORTH_CUTTING < keep)
+	if (keep == 0 || head->ndistances == 0 || found->nhits < LEAST_HITS ||
+		found->nhits > MOST_HITS)
 		return NULL;
 	find_rows(found, request->rows);
 	if (work.nrows / WORTH_CUTTING < keep)

@@ -152,11 +152,12 @@ mark_of(uint64 id)
 
 /*
  * Finds the `ranked` lists nearest to each of queries [n][dims] by comparing
- * all lists.  Returns an array [n] of these lists, nearest first.
+ * all lists, in gpuvecd if it has the calibration mirror.  Returns an array [n]
+ * of these lists, nearest first.
  */
 static GvTopK *
 rank_lists(Relation index, const IvfpqModel *model, const float *queries,
-		   int n, int ranked)
+		   int n, int ranked, IvfpqCalibMirror *mirror)
 {
 	const IvfpqMetaData *meta = &model->meta;
 	int			dims = meta->dims;
@@ -172,6 +173,8 @@ rank_lists(Relation index, const IvfpqModel *model, const float *queries,
 
 	for (int q = 0; q < n; q++)
 		IvfpqTopKResize(&lists[q], ranked);
+	if (IvfpqCalibMirrorRank(mirror, meta, queries, n, ranked, lists))
+		return lists;
 	IvfpqArrayOpen(&reader, index, meta->centroids, dims, meta->nlists);
 	while ((run = IvfpqArrayNext(&reader, &count)) != NULL)
 	{
@@ -231,7 +234,7 @@ count_before(Relation index, const IvfpqModel *model, const float *query,
  */
 static double
 find_coarse_fraction(const IvfpqCalibration *calibration, Relation index,
-					 const IvfpqModel *model)
+					 const IvfpqModel *model, IvfpqCalibMirror *mirror)
 {
 	const float *queries = calibration->levels[0].queries;
 	int			nqueries = Min(calibration->levels[0].nqueries,
@@ -263,7 +266,7 @@ find_coarse_fraction(const IvfpqCalibration *calibration, Relation index,
 	meta.coarse_fraction = FLT_MIN;
 	least = IvfpqListsToCompare(&meta, probes, false);
 	lists = rank_lists(index, model, queries, nqueries,
-					   (int) Min(probes * RANKED, meta.nlists));
+					   (int) Min(probes * RANKED, meta.nlists), mirror);
 	before = palloc(meta.nlists * sizeof(int));
 	IvfpqListReaderInit(&reader, index, &model->meta, &model->layout, NULL);
 
@@ -478,7 +481,8 @@ IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 IVFPQ_PHASE_CALIBRATING);
 	IvfpqCalibrationSettle(calibration, parallel);
-	meta->coarse_fraction = find_coarse_fraction(calibration, index, model);
+	meta->coarse_fraction = find_coarse_fraction(calibration, index, model,
+												 mirror);
 	shared = GetCurrentTimestamp();
 	model->meta.coarse_fraction = meta->coarse_fraction;
 	meta->calibration_queries = calibration->training->nqueries;

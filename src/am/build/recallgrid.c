@@ -337,6 +337,46 @@ IvfpqCalibMirrorAdd(IvfpqCalibMirror *mirror, const IvfpqPosting *posting)
 	mirror->count++;
 }
 
+/*
+ * Asks gpuvecd for the `ranked` lists nearest to each of queries [n][dims], and
+ * sets lists [n] to them, nearest first.  Returns false if there is no mirror,
+ * which may be NULL, or if gpuvecd fails.
+ */
+bool
+IvfpqCalibMirrorRank(IvfpqCalibMirror *mirror, const IvfpqMetaData *meta,
+					 const float *queries, int n, int ranked, GvTopK *lists)
+{
+	IvfpqRemoteQuery question = {
+		.queries = queries,
+		.n = n,
+		.probes = ranked,
+		.compare = meta->nlists,
+		.capacity = 1
+	};
+	IvfpqRemoteResult *answers;
+
+	if (mirror == NULL || !has_mirror(mirror) || ranked > GV_MAX_PROBES ||
+		n > IvfpqMaxQueries(meta, &question, false))
+		return false;
+	answers = palloc(n * sizeof(IvfpqRemoteResult));
+	if (!IvfpqBuilderSearch(mirror->builder, &question, answers))
+	{
+		give_up(mirror, true);
+		return false;
+	}
+	for (int q = 0; q < n; q++)
+	{
+		lists[q].count = answers[q].head.nprobed;
+		for (int i = 0; i < lists[q].count; i++)
+		{
+			lists[q].ids[i] = (uint64) answers[q].probed[i].list;
+			lists[q].scores[i] = answers[q].probed[i].base;
+		}
+	}
+	pfree(answers);
+	return true;
+}
+
 /* Empties grid->rows, and makes room for n rows. */
 static void
 begin_rows(IvfpqRecallGrid *grid, int64 n)

@@ -37,6 +37,10 @@ extern void IvfpqCalibMirrorList(IvfpqCalibMirror *mirror, int list,
 extern void IvfpqCalibMirrorAdd(IvfpqCalibMirror *mirror,
 								const IvfpqPosting *posting);
 extern void IvfpqCalibMirrorFlush(IvfpqCalibMirror *mirror);
+extern bool IvfpqCalibMirrorRank(IvfpqCalibMirror *mirror,
+								 const IvfpqMetaData *meta,
+								 const float *queries, int n, int ranked,
+								 GvTopK *lists);
 
 extern IvfpqRecallGrid *IvfpqRecallGridBegin(const IvfpqCalibration *calibration,
 											 Relation index,

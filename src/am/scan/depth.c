@@ -121,6 +121,12 @@
 #define FEW_MATCHED			5
 #define MANY_MATCHED			8
 
+/*
+ * Postings of a batch's lists are counted if there are to be more candidates
+ * than this fraction of the postings that so many lists have on average.
+ */
+#define COUNTED_FRACTION	0.25
+
 /* Another index may be used once this many rows were rejected. */
 #define LEAST_REJECTED		500
 
@@ -845,10 +851,15 @@ IvfpqDepthLimit(IvfpqScanRun *run)
 	/*
 	 * Take at most the number of postings in these lists, plus one.  Because
 	 * of this additional candidate, a search that finds fewer candidates
-	 * proves that there are no more.
+	 * proves that there are no more.  Do not count postings that surely
+	 * suffice: to find the lists takes a deep scan a quarter of its time if
+	 * gpuvecd does the rest.
 	 */
 	params->candidates = depth->wanted;
-	if (depth->wanted > IVFPQ_FEW_CANDIDATES)
+	if (depth->wanted > IVFPQ_FEW_CANDIDATES &&
+		depth->wanted > COUNTED_FRACTION * probes *
+		IvfpqRowsAbout(run->index, &run->model->meta) *
+		run->model->meta.lists_per_row / run->model->meta.nlists)
 	{
 		int64		postings = IvfpqSearchCount(&run->search, probes);
 
