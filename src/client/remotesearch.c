@@ -109,8 +109,9 @@ struct IvfpqRemoteBulk
 	IvfpqRing  *ring;			/* the slots; NULL if none are shared */
 	char	   *copy;			/* [slot_bytes] copy of the last message's
 								 * answers, if they were shared */
-	char	   *tail;			/* queries of the last message, unless they
-								 * are in a slot */
+	char	   *tail;			/* the tests and, unless they are in a slot,
+								 * the queries of the last message */
+	Size		tests_bytes;
 	IvfpqChannel *channel;
 	uint64		sent;			/* messages before this one are sent */
 	uint64		taken;			/* messages before this one are taken */
@@ -353,18 +354,15 @@ IvfpqMaxQueries(const IvfpqMetaData *meta, const IvfpqRemoteQuery *question,
 	return gv_queries_most(&request, has_records);
 }
 
-/* Returns the tail of a request: tests, values and queries. */
-static char *
-make_tail(const GvSearchRequest *request, const IvfpqRemoteQuery *question)
+/* Puts the tests of a request and their values [gv_tests_bytes] into `to`. */
+static void
+put_tests(const GvSearchRequest *request, const IvfpqRemoteQuery *question,
+		  char *to)
 {
-	Size		tests_bytes = gv_tests_bytes(request);
-	Size		bytes = (Size) request->n * request->dims * sizeof(float);
-	char	   *tail = palloc_extended(tests_bytes + gv_queries_bytes(request),
-									   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
-	GvTestRequest *tests = (GvTestRequest *) tail;
+	GvTestRequest *tests = (GvTestRequest *) to;
 	uint64	   *values = (uint64 *) (tests + request->ntests);
 
-	memset(tail, 0, tests_bytes);
+	memset(to, 0, gv_tests_bytes(request));
 	for (int i = 0; i < request->ntests; i++)
 	{
 		const GvKeyTest *test = &question->condition->tests[i];
@@ -379,9 +377,22 @@ make_tail(const GvSearchRequest *request, const IvfpqRemoteQuery *question)
 		memcpy(values, test->values, test->nvalues * sizeof(uint64));
 		values += test->nvalues;
 	}
-	memcpy(tail + tests_bytes, question->queries, bytes);
+}
+
+/* Returns the tail of a request: tests, values and queries. */
+static char *
+make_tail(const GvSearchRequest *request, const IvfpqRemoteQuery *question)
+{
+	Size		bytes = (Size) request->n * request->dims * sizeof(float);
+	char	   *tail = palloc_extended(gv_tests_bytes(request) +
+									   gv_queries_bytes(request),
+									   MCXT_ALLOC_HUGE);
+	char	   *queries = tail + gv_tests_bytes(request);
+
+	put_tests(request, question, tail);
+	memcpy(queries, question->queries, bytes);
 	if (request->asked)
-		memcpy(tail + tests_bytes + bytes, question->asked, bytes);
+		memcpy(queries + bytes, question->asked, bytes);
 	return tail;
 }
 
@@ -571,7 +582,7 @@ message_bytes(const IvfpqRemoteBulk *bulk, const GvSearchRequest *request)
 
 /*
  * Begins to ask question->n queries.  The question says what all of them have
- * in common; its queries and its version are not used.  It has no condition.
+ * in common; its queries and its version are not used.
  * A reset of the current memory context ends the bulk.
  */
 IvfpqRemoteBulk *
@@ -605,6 +616,11 @@ IvfpqRemoteBulkBegin(Relation index, const IvfpqMetaData *meta,
 							   (int64) (MOST_SLOT_BYTES / query_bytes));
 		bulk->slot_bytes = bulk->size * query_bytes;
 	}
+	request.n = bulk->size;
+	bulk->tests_bytes = gv_tests_bytes(&request);
+	bulk->tail = MemoryContextAllocHuge(context, bulk->tests_bytes +
+										gv_queries_bytes(&request));
+	put_tests(&request, question, bulk->tail);
 	return bulk;
 }
 
@@ -698,15 +714,6 @@ prepare_channel(IvfpqRemoteBulk *bulk)
 	mark_slots(true);
 }
 
-/* Allocates room for queries that stay until their answers are taken. */
-static char *
-alloc_tail(IvfpqRemoteBulk *bulk, Size bytes)
-{
-	if (bulk->tail != NULL)
-		pfree(bulk->tail);
-	return bulk->tail = MemoryContextAllocHuge(bulk->context, bytes);
-}
-
 /*
  * Sends a message, whose question is that of IvfpqRemoteBulkBegin except for
  * the number of queries, the version, and `asked`, which may be NULL.
@@ -720,15 +727,14 @@ IvfpqRemoteBulkSend(IvfpqRemoteBulk *bulk, const IvfpqRemoteQuery *question,
 	GvMirrorKey key = IvfpqMirrorKey(bulk->index, bulk->meta);
 	GvSearchRequest *request = &bulk->requests[bulk->sent % IVFPQ_BULK_UNDER_WAY];
 	Size		bytes = (Size) question->n * bulk->meta->dims * sizeof(float);
-	char	   *queries;
-	Size		tail_bytes = 0;
+	Size		tail_bytes = bulk->tests_bytes;
+	char	   *queries = bulk->tail + bulk->tests_bytes;
 	uint32		max_length = 0;
 
 	Assert(IvfpqRemoteBulkMaySend(bulk));
 	if (bulk->total == 1)
 	{
 		/* see IvfpqRemoteBulkTake */
-		queries = alloc_tail(bulk, bytes);
 		put(arg, first, 1, (float *) queries);
 		bulk->question = *question;
 		bulk->question.queries = (float *) queries;
@@ -750,8 +756,7 @@ IvfpqRemoteBulkSend(IvfpqRemoteBulk *bulk, const IvfpqRemoteQuery *question,
 	}
 	else
 	{
-		tail_bytes = gv_queries_bytes(request);
-		queries = alloc_tail(bulk, tail_bytes);
+		tail_bytes += gv_queries_bytes(request);
 		max_length = (uint32) answers_bytes(bulk, request);
 	}
 	put(arg, first, request->n, (float *) queries);
@@ -759,7 +764,8 @@ IvfpqRemoteBulkSend(IvfpqRemoteBulk *bulk, const IvfpqRemoteQuery *question,
 		memcpy(queries + bytes, question->asked, bytes);
 	IvfpqChannelExpect(bulk->channel, time_limit(bulk));
 	(void) IvfpqChannelAdd(bulk->channel, GV_MSG_SEARCH, request,
-						   sizeof(*request), queries, tail_bytes, max_length);
+						   sizeof(*request), bulk->tail, tail_bytes,
+						   max_length);
 	if (bulk->ring != NULL)
 		(void) IvfpqChannelMove(bulk->channel);
 	bulk->sent_at = IvfpqNow();

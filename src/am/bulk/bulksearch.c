@@ -104,6 +104,9 @@ typedef struct Round
 	int		   *found;			/* [nfound] numbers of the queries whose
 								 * candidates have to be reranked */
 	int			nfound;
+	int		   *whole;			/* [nwhole] numbers of the queries for which
+								 * all rows that match have to be reranked */
+	int			nwhole;
 	GvTopK	   *lists;			/* [nleft] nearest lists of the queries in
 								 * `left` */
 	uint64	   *order;			/* [nleft] sort keys of the queries in `left`:
@@ -176,6 +179,7 @@ bulk_params(IvfpqBulk *bulk, double rows, int ndrained,
 		params->candidates = (int) Min(params->candidates,
 									   totals.live + totals.dead + 1);
 	}
+	bulk->goal.candidates = params->candidates;
 	return true;
 }
 
@@ -293,6 +297,22 @@ find_candidates(Round *round)
 	}
 }
 
+/* Notes what a search under conditions on keys has found for a query. */
+static void
+take_by_keys(Round *round, const IvfpqSearch *search, int number,
+			 const IvfpqKeyGoal *goal)
+{
+	if (goal->everything)
+		round->whole[round->nwhole++] = number;
+	else
+	{
+		IvfpqBulkTake(round->bulk, search, number, search->remote.nearest,
+					  goal->candidates);
+		round->found[round->nfound++] = number;
+	}
+	round->bulk->asked[number].is_drained = goal->everything || goal->is_all;
+}
+
 /*
  * Callbacks of IvfpqSearchBulkRemote (IvfpqBulkTaker), for query i of the slice.
  * A query without an answer of gpuvecd is added to round->left, so that this
@@ -340,17 +360,39 @@ take_answer(void *arg, IvfpqSearch *search, int i, bool found)
 	Round	   *round = arg;
 
 	CHECK_FOR_INTERRUPTS();
-	if (found)
+	if (found && round->bulk->nconditions > 0)
+	{
+		IvfpqKeyGoal goal = round->bulk->goal;
+
+		found = IvfpqSearchKeysTake(search, &goal);
+		if (found)
+			take_by_keys(round, search, round->active[i], &goal);
+	}
+	else if (found)
 	{
 		IvfpqBulkTake(round->bulk, search, round->active[i],
 					  search->remote.nearest, round->params.candidates);
 		round->found[round->nfound++] = round->active[i];
 	}
-	else
+	if (!found)
 		round->left[round->nleft++] = round->active[i];
 }
 
-/* Returns the slice's part of bulk->floats, in the order of round->active. */
+/*
+ * Returns whether gpuvecd can tell distances.  Mirrors of indexes with refine
+ * records have no rows, and rows whose keys are rechecked have to be fetched.
+ */
+static bool
+may_ask_distances(const IvfpqBulk *bulk)
+{
+	return bulk->engine_distance != NULL && !bulk->searches[0].addresses &&
+		bulk->quals.nrechecks == 0;
+}
+
+/*
+ * Returns the slice's part of bulk->floats, in the order of round->active, or
+ * NULL if gpuvecd cannot tell distances.
+ */
 static const float *
 slice_floats(const Round *round)
 {
@@ -359,6 +401,8 @@ slice_floats(const Round *round)
 	int			same = 0;
 	float	   *ordered;
 
+	if (!may_ask_distances(bulk))
+		return NULL;
 	/* an earlier round may have answered queries between these */
 	while (same < round->nactive &&
 		   round->active[same] == round->active[0] + same)
@@ -374,56 +418,55 @@ slice_floats(const Round *round)
 }
 
 /*
- * Returns whether gpuvecd can tell distances.  Mirrors of indexes with refine
- * records have no rows.
- */
-static bool
-may_ask_distances(const IvfpqBulk *bulk)
-{
-	return bulk->engine_distance != NULL && !bulk->searches[0].addresses;
-}
-
-/*
- * Finds the candidates of the slice's queries under conditions on keys, as a
- * scan does, one query after the other.
+ * Searches for query `number` under conditions on keys, as a scan does.
+ * Remembers the request that gpuvecd has answered, for the queries that follow.
  */
 static void
-find_by_keys(Round *round)
+search_by_keys(Round *round, int number)
 {
 	IvfpqBulk  *bulk = round->bulk;
 	IvfpqSearch *search = &bulk->searches[0];
+	IvfpqKeyGoal goal = bulk->goal;
 	int			dims = bulk->queries.dims;
-	bool		asks = may_ask_distances(bulk) && bulk->quals.nrechecks == 0;
 	float	   *vector = palloc(dims * sizeof(float));
-	int			nfound = 0;
-	int			nleft = 0;
 
-	for (int i = 0; i < round->nactive; i++)
-	{
-		int			number = round->active[i];
-		IvfpqKeyGoal goal = bulk->goal;
-
-		goal.candidates = round->params.candidates;
-		goal.guess = bulk->selectivity;
-		transform(bulk, number, vector);
-		IvfpqSearchQuery(search, vector);
-		search->asked = asks ? bulk->floats + (Size) number * dims : NULL;
-		IvfpqSearchKeys(search, &goal);
-		bulk->selectivity = goal.selectivity;
-		if (goal.everything)
-			round->left[nleft++] = number;
-		else
-		{
-			IvfpqBulkTake(bulk, search, number, search->remote.nearest,
-						  goal.candidates);
-			round->found[nfound++] = number;
-		}
-		bulk->asked[number].is_drained = goal.everything || goal.is_all;
-	}
+	transform(bulk, number, vector);
+	IvfpqSearchQuery(search, vector);
+	search->asked = NULL;
+	if (may_ask_distances(bulk))
+		search->asked = bulk->floats + (Size) number * dims;
+	IvfpqSearchKeys(search, &goal);
+	bulk->goal.guess = goal.selectivity;
+	bulk->goal.probes = goal.probes;
+	bulk->goal.asked = goal.asked;
+	take_by_keys(round, search, number, &goal);
 	pfree(vector);
-	IvfpqBulkRerankFound(bulk, round->found, nfound);
-	if (nleft > 0)
-		IvfpqBulkRerankAll(bulk, round->left, nleft);
+}
+
+/*
+ * Finds the candidates of the slice's queries under conditions on keys.  The
+ * last request to gpuvecd that one query needed is made for the others, too.
+ * Those that need another request are searched for one by one.
+ */
+static void
+find_by_keys(Round *round, const IvfpqBulkTaker *taker)
+{
+	IvfpqBulk  *bulk = round->bulk;
+	int			n = round->nactive;
+
+	if (bulk->goal.probes == 0)
+		search_by_keys(round, round->active[--round->nactive]);
+	if (bulk->goal.probes > 0 && round->nactive > 0)
+		IvfpqSearchKeysBulk(&bulk->searches[0], &bulk->goal,
+							slice_floats(round), round->nactive, taker);
+	else
+	{
+		memcpy(round->left, round->active, round->nactive * sizeof(int));
+		round->nleft = round->nactive;
+	}
+	round->nactive = n;
+	for (int i = 0; i < round->nleft; i++)
+		search_by_keys(round, round->left[i]);
 }
 
 /*
@@ -442,6 +485,9 @@ search_slice(Round *round)
 									  MCXT_ALLOC_HUGE);
 	float	   *scores = palloc_extended(n * probes * sizeof(float),
 										 MCXT_ALLOC_HUGE);
+	IvfpqBulkTaker taker = {
+		round, transform_message, take_nearest, settle, take_answer
+	};
 
 	round->lists = palloc_extended(n * sizeof(GvTopK),
 								   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
@@ -453,38 +499,33 @@ search_slice(Round *round)
 	}
 	round->left = palloc_extended(n * sizeof(int), MCXT_ALLOC_HUGE);
 	round->found = palloc_extended(n * sizeof(int), MCXT_ALLOC_HUGE);
+	round->whole = palloc_extended(n * sizeof(int), MCXT_ALLOC_HUGE);
 	round->order = palloc_extended(n * sizeof(uint64), MCXT_ALLOC_HUGE);
 	round->scratch = palloc_extended(n * sizeof(uint64), MCXT_ALLOC_HUGE);
 	MemoryContextSwitchTo(oldcontext);
 
 	IvfpqBulkRerankPending(bulk, round->active, round->nactive);
-	round->nleft = round->nfound = 0;
+	round->nleft = round->nfound = round->nwhole = 0;
 	if (bulk->nconditions > 0)
+		find_by_keys(round, &taker);
+	else if (IvfpqServerIsWanted())
 	{
-		find_by_keys(round);
-		MemoryContextReset(bulk->round);
-		return;
-	}
-	if (IvfpqServerIsWanted())
-	{
-		IvfpqBulkTaker taker = {
-			round, transform_message, take_nearest, settle, take_answer
-		};
-
 		bulk->searches[0].query.deep = params->beyond_parents;
 		IvfpqSearchBulkRemote(&bulk->searches[0],
-							  may_ask_distances(bulk) ? slice_floats(round) :
-							  NULL,
-							  round->nactive, params->probes,
-							  params->candidates, &taker);
+							  slice_floats(round), round->nactive,
+							  params->probes, params->candidates, 0, 0,
+							  &taker);
+		find_candidates(round);
 	}
 	else
 	{
 		memcpy(round->left, round->active, n * sizeof(int));
 		round->nleft = round->nactive;
+		find_candidates(round);
 	}
-	find_candidates(round);
 	IvfpqBulkRerankFound(bulk, round->found, round->nfound);
+	if (round->nwhole > 0)
+		IvfpqBulkRerankAll(bulk, round->whole, round->nwhole);
 	MemoryContextReset(bulk->round);
 }
 
@@ -747,8 +788,7 @@ bulk_begin(IvfpqBulk *bulk)
 	Oid			type;
 	Oid			operator = InvalidOid;	/* the index's operator */
 	Size		bytes;
-	double		postings;
-	double		few;
+	double		few;			/* rows */
 
 	IvfpqTypeInit(&bulk->type, bulk->index);
 	type = bulk->type.type;
@@ -810,9 +850,9 @@ bulk_begin(IvfpqBulk *bulk)
 
 	/* if few rows match, to rerank them all takes less than a search */
 	few = SEARCH_NS / (meta->dims * CACHED_NS);
-	postings = IvfpqRowsAbout(bulk->index, meta) * meta->lists_per_row;
 	if (!bulk->everything && ivfpq_max_probes == 0 &&
-		postings * KEYS_NS < bulk->queries.n * SEARCH_NS &&
+		IvfpqRowsAbout(bulk->index, meta) * meta->lists_per_row * KEYS_NS <
+		bulk->queries.n * SEARCH_NS &&
 		IvfpqBulkReadMatching(bulk, (int64) (few * meta->lists_per_row)))
 		IvfpqSearchNoServer(&bulk->searches[0], "conditions on keys");
 }

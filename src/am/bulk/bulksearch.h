@@ -110,8 +110,9 @@ typedef struct IvfpqBulk
 	ScanKey		conditions;		/* [nconditions] */
 	IvfpqKeys	keys;
 	IvfpqKeyQuals quals;		/* of the conditions */
-	IvfpqKeyGoal goal;			/* of a search for a query in this round */
-	double		selectivity;	/* as the last search found; 0 = not known */
+	IvfpqKeyGoal goal;			/* of a search for a query in this round; its
+								 * request to gpuvecd, and the selectivity
+								 * that the last search found, as `guess` */
 	uint64	   *matching;		/* [nmatching] ids of all rows that may match,
 								 * ascending; NULL: too many, or not read */
 	int64		nmatching;

@@ -135,9 +135,8 @@
  */
 #define GROWS_FAR		3.0
 
-/* Limits of KeyedReading.part. */
-#define LEAST_PART		0.5
-#define MOST_PART		0.999
+/* KeyedReading.part, within limits */
+#define PART(goal)		Min(Max((goal)->recall, 0.5), 0.999)
 
 /* Number of the sample's best postings that are kept. */
 #define SAMPLE_KEPT		1024
@@ -174,6 +173,7 @@ typedef struct KeyedReading
 	double		flat_selectivity;	/* among all postings read, unweighted */
 	bool		grows;			/* the selectivity grows with the distance */
 	bool		is_sure;		/* the growth is beyond doubt */
+	bool		is_complete;	/* gpuvecd has found all rows that match */
 	IvfpqSearchParams params;	/* for goal->selectivity */
 } KeyedReading;
 
@@ -522,6 +522,39 @@ ask_all(KeyedReading *reading)
 }
 
 /*
+ * Evaluates an answer of gpuvecd, whose postings are the candidates, to a
+ * request for `rows` rows after `before` lists were read.  Returns the number
+ * of lists to request next, or 0 if no request is needed.
+ */
+static int
+next_request(KeyedReading *reading, int before, int rows)
+{
+	IvfpqSearch *search = reading->search;
+	int			probes;
+
+	reading->nread = search->ncounts;
+	estimate_selectivity(reading);
+	search->found_all = search->candidates.count + search->remote.nleft_out <
+		rows * search->model->meta.lists_per_row;
+	reading->is_complete = search->found_all &&
+		reading->nread >= reading->goal->most_probes;
+	if (reading->is_complete || reading->params.read_all)
+		return 0;
+	probes = reading->is_sure ? ask_all(reading) : ask_next(reading);
+	/* stop if the next request would not be larger than this one */
+	return reading->nread <= before && reading->asked <= rows ? 0 : probes;
+}
+
+/* Returns how many of the sample's postings a request counts. */
+static int
+sampled_rank(const IvfpqSearch *search, const IvfpqKeyGoal *goal, int rows)
+{
+	int			lists_per_row = search->model->meta.lists_per_row;
+
+	return (int) Min(ceil(goal->rows * lists_per_row), rows * lists_per_row);
+}
+
+/*
  * Requests a search of enough lists from gpuvecd: all lists if few rows match,
  * otherwise first the lists for an estimated selectivity, and then more
  * lists if the selectivity turns out to need them.  Returns false if gpuvecd
@@ -542,7 +575,6 @@ read_remote(KeyedReading *reading)
 	IvfpqKeyGoal *goal = reading->goal;
 	double		guess = goal->selectivity >= 1 ? goal->guess : 0;
 	int			keep = search->keep;
-	bool		is_complete = false;
 	IvfpqSearchParams params;
 	int			probes;
 
@@ -561,9 +593,6 @@ read_remote(KeyedReading *reading)
 	{
 		int			before = reading->nread;
 		int			rows = reading->asked;
-		int			postings = rows * search->model->meta.lists_per_row;
-		double		rank =
-		ceil(goal->rows * search->model->meta.lists_per_row);
 
 		search->query.deep = is_deep(reading);
 		/* if all lists are searched they have the same weight */
@@ -572,21 +601,13 @@ read_remote(KeyedReading *reading)
 		search->keep = reading->asks_all_lists ? keep : 0;
 		if (!IvfpqSearchRemote(search, probes, rows,
 							   reading->asks_all_lists ? 0 : reading->part,
-							   (int) Min(rank, postings)))
+							   sampled_rank(search, goal, rows)))
 			return false;
-		reading->nread = search->ncounts;
-		estimate_selectivity(reading);
-		search->found_all = search->candidates.count +
-			search->remote.nleft_out < postings;
-		is_complete = search->found_all && reading->nread >= goal->most_probes;
-		if (is_complete || reading->params.read_all)
-			break;
-		probes = reading->is_sure ? ask_all(reading) : ask_next(reading);
-		/* Stop if the next request would not be larger than this one. */
-		if (reading->nread <= before && reading->asked <= rows)
-			break;
+		goal->probes = probes;
+		goal->asked = rows;
+		probes = next_request(reading, before, rows);
 	}
-	if (reading->is_sure && !is_complete)
+	if (reading->is_sure && !reading->is_complete)
 		return false;
 	IvfpqSearchDistinct(search, goal->candidates);
 	return true;
@@ -741,6 +762,58 @@ count_candidates(const KeyedReading *reading)
 	return n;
 }
 
+/* Ends the search, and sets the goal's results. */
+static void
+end_reading(KeyedReading *reading)
+{
+	IvfpqSearch *search = reading->search;
+	IvfpqKeyGoal *goal = reading->goal;
+
+	goal->everything = reading->params.read_all && !goal->reads_all;
+	goal->is_all = reading->nread >= goal->most_probes &&
+		search->found_all && !reading->left_out &&
+		IvfpqCandidatesFound(search) < goal->candidates;
+	if (!goal->is_all)
+		search->candidates.count = count_candidates(reading);
+}
+
+/*
+ * Requests a search for each of n queries from gpuvecd: the same request as the
+ * last one for an earlier query, whose result goal->probes and goal->asked are.
+ * `asked` and the taker are those of IvfpqSearchBulkRemote.
+ */
+void
+IvfpqSearchKeysBulk(IvfpqSearch *search, const IvfpqKeyGoal *goal,
+					const float *asked, int n, const IvfpqBulkTaker *taker)
+{
+	IvfpqSearchBulkRemote(search, asked, n, goal->probes, goal->asked,
+						  goal->probes == search->model->meta.nlists ? 0 :
+						  PART(goal),
+						  sampled_rank(search, goal, goal->asked), taker);
+}
+
+/*
+ * Takes the rows that an answer to such a request has found, like
+ * IvfpqSearchKeys.  Returns false if another request is needed.
+ */
+bool
+IvfpqSearchKeysTake(IvfpqSearch *search, IvfpqKeyGoal *goal)
+{
+	KeyedReading reading = {
+		.search = search, .goal = goal, .part = PART(goal), .by_server = true,
+		.asked = goal->asked,
+		.asks_all_lists = goal->probes == search->model->meta.nlists
+	};
+
+	goal->is_far = false;
+	if (next_request(&reading, 0, goal->asked) > 0 ||
+		(reading.is_sure && !reading.is_complete))
+		return false;
+	IvfpqSearchDistinct(search, goal->candidates);
+	end_reading(&reading);
+	return true;
+}
+
 /*
  * Fills search->candidates with the best rows that satisfy search->condition,
  * enough for goal->rows at goal->recall.  Sets goal->is_all if these are all
@@ -751,19 +824,16 @@ void
 IvfpqSearchKeys(IvfpqSearch *search, IvfpqKeyGoal *goal)
 {
 	KeyedReading reading = {.search = search, .goal = goal,
-	.part = Min(Max(goal->recall, LEAST_PART), MOST_PART)};
+	.part = PART(goal)};
 	IvfpqKeyGoal first = *goal;
 
 	goal->is_far = false;
 	if (goal->reads_all)
 		IvfpqSearchNoServer(search, "conditions on keys");
 	if (goal->reads_all || !read_remote(&reading))
+	{
+		goal->probes = goal->asked = 0;
 		read_local(&reading, &first);
-
-	goal->everything = reading.params.read_all && !goal->reads_all;
-	goal->is_all = reading.nread >= goal->most_probes &&
-		search->found_all && !reading.left_out &&
-		IvfpqCandidatesFound(search) < goal->candidates;
-	if (!goal->is_all)
-		search->candidates.count = count_candidates(&reading);
+	}
+	end_reading(&reading);
 }

@@ -516,7 +516,8 @@ IvfpqSearchRemote(IvfpqSearch *search, int probes, int candidates, double part,
 }
 
 /*
- * Requests a search for each of n queries from gpuvecd, like IvfpqSearchRun.
+ * Requests a search for each of n queries from gpuvecd, like IvfpqSearchRun or,
+ * with a condition on keys, like IvfpqSearchRemote.
  * `asked` [n][dims] are the queries as they were asked, or NULL if distances
  * are of no use.  Passes each query to taker->take_nearest or taker->take, or
  * to both.  The caller must have read the pending rows before, so that the
@@ -529,15 +530,19 @@ IvfpqSearchRemote(IvfpqSearch *search, int probes, int candidates, double part,
  */
 void
 IvfpqSearchBulkRemote(IvfpqSearch *search, const float *asked, int n,
-					  int probes, int candidates, const IvfpqBulkTaker *taker)
+					  int probes, int candidates, double part, int rank,
+					  const IvfpqBulkTaker *taker)
 {
 	const IvfpqMetaData *meta = &search->model->meta;
 	IvfpqRemoteQuery question = {
 		.asked = asked,
 		.n = n,
+		.condition = search->condition,
 		.probes = probes,
 		.compare = IvfpqListsToCompare(meta, probes, search->query.deep),
 		.capacity = candidates * meta->lists_per_row,
+		.part = part,
+		.rank = rank
 	};
 	IvfpqRemoteBulk *bulk = IvfpqRemoteBulkBegin(search->index, meta,
 												 &question);
@@ -586,7 +591,7 @@ IvfpqSearchBulkRemote(IvfpqSearch *search, const float *asked, int n,
 		question.version = versions[first / size];
 		for (int i = 0; i < count; i++)
 			if (served != IVFPQ_ANSWERED || !answers[i].head.is_brief ||
-				answers[i].distances == NULL ||
+				answers[i].distances == NULL || search->condition != NULL ||
 				!taker->take_nearest(taker->arg, &answers[i], first + i,
 									 question.capacity))
 				left[nleft++] = first + i;
@@ -607,7 +612,7 @@ IvfpqSearchBulkRemote(IvfpqSearch *search, const float *asked, int n,
 			{
 				search->found_all = search->candidates.count <
 					question.capacity;
-				if (meta->lists_per_row > 1)
+				if (meta->lists_per_row > 1 && search->condition == NULL)
 					IvfpqSearchDistinct(search, candidates);
 			}
 			taker->take(taker->arg, search, left[l], found);

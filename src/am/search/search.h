@@ -382,6 +382,7 @@ typedef struct IvfpqBulkTaker
 
 extern void IvfpqSearchBulkRemote(IvfpqSearch *search, const float *asked,
 								  int n, int probes, int candidates,
+								  double part, int rank,
 								  const IvfpqBulkTaker *taker);
 
 /*
@@ -416,11 +417,18 @@ typedef struct IvfpqKeyGoal
 								 * all lists must be read */
 	bool		is_all;			/* all rows that match were found */
 	bool		everything;		/* only a full pass reaches the recall */
+	int			probes;			/* lists and rows of the last request that
+								 * gpuvecd has answered; 0 = none */
+	int			asked;
 } IvfpqKeyGoal;
 
 extern int	IvfpqKeyCapacity(const IvfpqSearch *search,
 							 const IvfpqKeyGoal *goal);
 extern void IvfpqSearchKeys(IvfpqSearch *search, IvfpqKeyGoal *goal);
+extern void IvfpqSearchKeysBulk(IvfpqSearch *search, const IvfpqKeyGoal *goal,
+								const float *asked, int n,
+								const IvfpqBulkTaker *taker);
+extern bool IvfpqSearchKeysTake(IvfpqSearch *search, IvfpqKeyGoal *goal);
 
 /*
  * refinerecord.c
