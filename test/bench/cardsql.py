@@ -8,10 +8,12 @@ cardsql makes it.  DATA is a set of data.py whose rows are in no order, such as
 sentences.  A line is printed as soon as it is measured.  The parts:
 
   plain   LIMIT 10, 100 and 1,000 by an index without options
-  search  gpuvec_search by it, all queries at once, in 1, 4 and 16 sessions
+  search  gpuvec_search by it, all queries at once, in 1, 4 and 16 sessions,
+          whose array of queries the statement makes, or a table has
   cpu     LIMIT 10 and 100 by it without the card
   off     as plain, with gpuvec.mirror_rows = off, by an index made anew
-  tenant  LIMIT 10 of one tenant's rows, with a key: 10, 1 and .1 % of all
+  tenant  LIMIT 10 of one tenant's rows, with a key: 10, 1 and .1 % of all; then
+          gpuvec_search with it
   sq8     as plain, with refine = sq8, which leaves mirror_rows without effect
   rotate  only a build, with rotate
   hnsw    pgvector's, at some hnsw.ef_search; left out unless asked for
@@ -38,7 +40,7 @@ STATEMENTS = [(10, .95), (10, .99), (100, .95), (100, .99), (1000, .95)]
 HNSW = [(10, 40), (10, 100), (10, 200), (100, 200), (100, 400), (1000, 1000)]
 PARTS = ["plain", "search", "cpu", "off", "tenant", "sq8", "rotate"]
 SESSIONS = [1, 4, 16]           # that call gpuvec_search side by side
-CALLS = 3                       # of each of them
+CALLS = 10                      # of each of them
 SCANS = 30                      # sequential ones, for LIMIT 1,000
 # a tenant's name is its share of the rows in a thousandth: [from, to) of
 # id % 1000; the others have 1 each
@@ -159,26 +161,43 @@ def part_plain(table):
     table.measure_all("plain")
 
 
+MADE = "(SELECT array_agg(v::real[]) FROM (SELECT v FROM %s ORDER BY id) AS x)" \
+    % card.QUERIES
+STORED = "(SELECT v FROM asked)"
+AT_95 = {"gpuvec.engine": "gpu", "gpuvec.recall": .95}
+
+
+def searched(array, keys=""):
+    return "gpuvec_search('%s_v', %s, %d%s)" % (
+        card.TABLE, array, card.K, keys)
+
+
+def measure_searches(table, label, called):
+    """gpuvec_search's queries/s, by number of sessions."""
+    data.say("gpuvec_search at 0.95, %s: %s" % (label, ", ".join(
+        "%.0f" % (len(table.found.query) * server.pgbench(
+            AT_95, "SELECT count(*) FROM %s;\n" % called, sessions, "-t",
+            str(CALLS))) for sessions in SESSIONS)))
+
+
 def part_search(table):
     """gpuvec_search's queries/s and recall, by the index of part_plain."""
-    called = "gpuvec_search('%s_v', (SELECT array_agg(v::real[]) FROM (" \
-        "SELECT v FROM %s ORDER BY id) AS x), %d)" % (
-            card.TABLE, card.QUERIES, card.K)
-    settings = {"gpuvec.engine": "gpu", "gpuvec.recall": .95}
-    server.set_all(table.conn, settings)
+    conn = table.conn
+    conn.execute("DROP TABLE IF EXISTS asked; CREATE TABLE asked (v real[])")
+    conn.execute("ALTER TABLE asked ALTER v SET STORAGE EXTERNAL")
+    conn.execute("INSERT INTO asked VALUES (%s)" % MADE)
+    server.set_all(conn, AT_95)
     truth = table.found.truth("l2", card.K)
-    hits = sum(row in truth[query - 1] for query, row in table.conn.execute(
+    hits = sum(row in truth[query - 1] for query, row in conn.execute(
         "SELECT query, id FROM %s AS s JOIN %s AS t ON t.ctid = s.tid"
-        % (called, card.TABLE)))
-    engine = server.one(table.conn, "SELECT engine FROM gpuvec_last_scan()")
-    table.conn.execute("RESET ALL")
-    rates = [len(truth) * server.pgbench(
-        settings, "SELECT count(*), count(distinct query) FROM %s;\n" % called,
-        sessions, "-t", str(CALLS)) for sessions in SESSIONS]
-    data.say("gpuvec_search at 0.95, %d queries a call, k %d: recall %.4f by "
-             "%s; queries/s in %s sessions: %s" % (
-                 len(truth), card.K, hits / truth.size, engine, SESSIONS,
-                 ", ".join("%.0f" % rate for rate in rates)))
+        % (searched(STORED), card.TABLE)))
+    engine = server.one(conn, "SELECT engine FROM gpuvec_last_scan()")
+    conn.execute("RESET ALL")
+    data.say("gpuvec_search at 0.95, %d queries, k %d: recall %.4f by %s; then "
+             "queries/s in %s sessions" % (
+                 len(truth), card.K, hits / truth.size, engine, SESSIONS))
+    for label, array in ("made", MADE), ("stored", STORED):
+        measure_searches(table, label, searched(array))
 
 
 def part_cpu(table):
@@ -206,6 +225,8 @@ def part_tenant(table):
         table.measure("tenant", "at 0.95, %g %%" % (name / 10), card.K,
                       {"gpuvec.engine": "gpu", "gpuvec.recall": .95},
                       "WHERE tenant = %d" % name, rows[near])
+        measure_searches(table, "%g %%" % (name / 10),
+                         searched(MADE, ", %d" % name))
 
 
 def part_sq8(table):
