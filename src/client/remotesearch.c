@@ -107,8 +107,8 @@ struct IvfpqRemoteBulk
 	int			total;			/* number of all queries */
 	Size		slot_bytes;		/* of a slot to share; 0 = do not share */
 	IvfpqRing  *ring;			/* the slots; NULL if none are shared */
-	char	   *copy;			/* [slot_bytes] copy of the last message's
-								 * answers, if they were shared */
+	char	   *copy;			/* copy of the last message's answers, if they
+								 * were shared */
 	char	   *tail;			/* the tests and, unless they are in a slot,
 								 * the queries of the last message */
 	Size		tests_bytes;
@@ -616,10 +616,8 @@ IvfpqRemoteBulkBegin(Relation index, const IvfpqMetaData *meta,
 							   (int64) (MOST_SLOT_BYTES / query_bytes));
 		bulk->slot_bytes = bulk->size * query_bytes;
 	}
-	request.n = bulk->size;
 	bulk->tests_bytes = gv_tests_bytes(&request);
-	bulk->tail = MemoryContextAllocHuge(context, bulk->tests_bytes +
-										gv_queries_bytes(&request));
+	bulk->tail = MemoryContextAlloc(context, Max(bulk->tests_bytes, 1));
 	put_tests(&request, question, bulk->tail);
 	return bulk;
 }
@@ -714,6 +712,14 @@ prepare_channel(IvfpqRemoteBulk *bulk)
 	mark_slots(true);
 }
 
+/* Makes room for queries in the tail, behind the tests. */
+static char *
+extend_tail(IvfpqRemoteBulk *bulk, Size bytes)
+{
+	bulk->tail = repalloc_huge(bulk->tail, bulk->tests_bytes + bytes);
+	return bulk->tail + bulk->tests_bytes;
+}
+
 /*
  * Sends a message, whose question is that of IvfpqRemoteBulkBegin except for
  * the number of queries, the version, and `asked`, which may be NULL.
@@ -728,13 +734,14 @@ IvfpqRemoteBulkSend(IvfpqRemoteBulk *bulk, const IvfpqRemoteQuery *question,
 	GvSearchRequest *request = &bulk->requests[bulk->sent % IVFPQ_BULK_UNDER_WAY];
 	Size		bytes = (Size) question->n * bulk->meta->dims * sizeof(float);
 	Size		tail_bytes = bulk->tests_bytes;
-	char	   *queries = bulk->tail + bulk->tests_bytes;
+	char	   *queries;
 	uint32		max_length = 0;
 
 	Assert(IvfpqRemoteBulkMaySend(bulk));
 	if (bulk->total == 1)
 	{
 		/* see IvfpqRemoteBulkTake */
+		queries = extend_tail(bulk, bytes);
 		put(arg, first, 1, (float *) queries);
 		bulk->question = *question;
 		bulk->question.queries = (float *) queries;
@@ -757,6 +764,7 @@ IvfpqRemoteBulkSend(IvfpqRemoteBulk *bulk, const IvfpqRemoteQuery *question,
 	else
 	{
 		tail_bytes += gv_queries_bytes(request);
+		queries = extend_tail(bulk, gv_queries_bytes(request));
 		max_length = (uint32) answers_bytes(bulk, request);
 	}
 	put(arg, first, request->n, (float *) queries);
@@ -785,13 +793,13 @@ await_message(IvfpqRemoteBulk *bulk, const GvSearchRequest *request,
 		return channel->served;
 	if (request->shared)
 	{
+		length = answers_bytes(bulk, request);
+		/* no later message is larger than the first */
 		if (bulk->copy == NULL)
-			bulk->copy = MemoryContextAllocHuge(bulk->context,
-												bulk->slot_bytes);
+			bulk->copy = MemoryContextAllocHuge(bulk->context, length);
 		copy = bulk->copy;
 		body = IvfpqRingSlot(bulk->ring, bulk->taken) +
 			gv_shared_queries_bytes(request);
-		length = answers_bytes(bulk, request);
 	}
 	else
 	{
