@@ -18,6 +18,9 @@
  * takes as long as thousands of queries.  When gpuvecd closes the connection,
  * which it does if no message comes for GV_BULK_IDLE_MS, it gives the memory
  * back, though this process still has it mapped.
+ *
+ * Single searches share memory, too (GvMailbox), after the first MAIL_AFTER of a
+ * connection.
  */
 #include "postgres.h"
 
@@ -46,6 +49,14 @@
  * expected to be alone, too.
  */
 #define SOLO_SEARCHES		16
+
+/*
+ * Number of a connection's searches before memory for them is shared, which
+ * takes as long as some searches, and its size: with its head it takes 96 kB.
+ * Answers to LIMIT 100 have 27 kB.
+ */
+#define MAIL_AFTER			8
+#define MAIL_BYTES			((Size) 95 << 10)
 
 /* Number of mirrors that a session remembers something about. */
 #define NHINTS			16
@@ -129,6 +140,12 @@ struct IvfpqRemoteBulk
 /* The slots of this process, and the connection in which they are shared. */
 static IvfpqRing slots;
 static uint64 slots_connection;
+
+/*
+ * The mailbox of this process.  It stays mapped until the next search, even if
+ * its connection has ended.
+ */
+static IvfpqRing mailbox;
 
 /* When the last answer to many queries came (IvfpqNow). */
 static int64 idle_since;
@@ -449,6 +466,45 @@ IvfpqSearchExchange(IvfpqChannel *channel, const GvSearchRequest *request,
 	return channel->served;
 }
 
+/*
+ * Shares slots with gpuvecd.  Returns false if that fails; messages then go
+ * through the socket.
+ */
+static bool
+share_slots(IvfpqRing *ring, IvfpqChannel *channel, int nslots,
+			Size payload_bytes)
+{
+	(void) IvfpqRingOpen(ring, channel, nslots, payload_bytes, true);
+	if (ring->is_shared)
+		return true;
+	/* slots that are not shared would only be another copy */
+	if (ring->slots != NULL)
+		pfree(ring->slots);
+	memset(ring, 0, sizeof(*ring));
+	return false;
+}
+
+/* Shares memory for single searches, once a connection has had some. */
+static void
+share_mailbox(IvfpqChannel *channel)
+{
+	static uint64 connection = 0;
+	static int	searches = 0;
+
+	if (connection != channel->connection)
+	{
+		IvfpqRingClose(&mailbox);
+		connection = channel->connection;
+		searches = 0;
+	}
+	if (!IvfpqChannelIsOpen(channel) || searches > MAIL_AFTER ||
+		searches++ < MAIL_AFTER)
+		return;
+	/* the mailbox begins where the ring's slot has its head */
+	if (share_slots(&mailbox, channel, 1, MAIL_BYTES))
+		IvfpqChannelUse(channel, mailbox.slots, MAIL_BYTES);
+}
+
 /* Asks gpuvecd.  *reason explains any outcome other than IVFPQ_ANSWERED. */
 static IvfpqOutcome
 ask(const GvSearchRequest *request, const IvfpqMetaData *meta,
@@ -459,10 +515,11 @@ ask(const GvSearchRequest *request, const IvfpqMetaData *meta,
 	int64		begun = IvfpqNow();
 	IvfpqChannel *channel = IvfpqConnect(GV_ROLE_SESSION,
 										 (int64) ivfpq_request_timeout * 1000);
-	IvfpqOutcome served =
-	IvfpqSearchExchange(channel, request, question, meta->nlists,
-						IvfpqMirrorHasRecords(meta), answers);
+	IvfpqOutcome served;
 
+	share_mailbox(channel);
+	served = IvfpqSearchExchange(channel, request, question, meta->nlists,
+								 IvfpqMirrorHasRecords(meta), answers);
 	*reason = channel->reason;
 	if (served == IVFPQ_ANSWERED)
 	{
@@ -680,6 +737,7 @@ prepare_channel(IvfpqRemoteBulk *bulk)
 	int			nslots = bulk->total > bulk->size ? IVFPQ_BULK_UNDER_WAY : 1;
 	IvfpqChannel *channel;
 	MemoryContext oldcontext;
+	bool		shared;
 
 	if (!is_fresh(idle_since))
 		IvfpqDisconnect();
@@ -695,16 +753,10 @@ prepare_channel(IvfpqRemoteBulk *bulk)
 		IvfpqRingClose(&slots);
 		slots_connection = 0;
 		oldcontext = MemoryContextSwitchTo(bulk->context);
-		(void) IvfpqRingOpen(&slots, channel, nslots, bulk->slot_bytes, true);
+		shared = share_slots(&slots, channel, nslots, bulk->slot_bytes);
 		MemoryContextSwitchTo(oldcontext);
-		if (!slots.is_shared)
-		{
-			/* slots that are not shared would only be another copy */
-			if (slots.slots != NULL)
-				pfree(slots.slots);
-			memset(&slots, 0, sizeof(slots));
+		if (!shared)
 			return;
-		}
 		slots_connection = channel->connection;
 		channel->max_in_flight = IVFPQ_BULK_UNDER_WAY;
 	}

@@ -13,10 +13,15 @@
  * The channel of a process stays open between requests.  It is closed and
  * opened again if the next request needs another role, if an error interrupted
  * the last request, or if gpuvecd has been restarted.
+ *
+ * A search goes through the channel's mailbox (GvMailbox), if there is one and
+ * the search fits there, and becomes a request of type LOOK, which has to be
+ * sent only if gpuvecd sleeps.
  */
 #include "postgres.h"
 
 #include <pwd.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -32,8 +37,9 @@
 #include "client/serverconn.h"
 #include "pgcompat.h"
 
-/* Position of the socket in a channel's WaitEventSet. */
+/* Positions of the socket and the eventfd in a channel's WaitEventSet. */
 #define SOCKET_EVENT		2
+#define WAKE_EVENT			3
 
 /* Initial size of the buffer for answers, and the most kept between requests */
 #define MIN_CAPACITY		(16 * 1024)
@@ -50,7 +56,8 @@
 static uid_t owner;
 
 /* The channel of this process. */
-static IvfpqChannel own = {.sock = PGINVALID_SOCKET, .passed_fd = -1};
+static IvfpqChannel own = {.sock = PGINVALID_SOCKET, .passed_fd = -1,
+.wake_fd = -1};
 
 /*
  * After a failure to connect, the channel of this process keeps its outcome,
@@ -175,7 +182,7 @@ IvfpqChannelInit(IvfpqChannel *channel, MemoryContext context)
 {
 	memset(channel, 0, sizeof(*channel));
 	channel->sock = PGINVALID_SOCKET;
-	channel->passed_fd = -1;
+	channel->passed_fd = channel->wake_fd = -1;
 	channel->context = context;
 	channel->served = IVFPQ_DOWN;
 }
@@ -193,6 +200,13 @@ IvfpqChannelClose(IvfpqChannel *channel, IvfpqOutcome served,
 	channel->events = NULL;
 	if (!IvfpqChannelIsOpen(channel))
 		return;
+	if (channel->wake_fd >= 0)
+	{
+		close(channel->wake_fd);
+		ReleaseExternalFD();
+	}
+	channel->wake_fd = -1;
+	channel->mailbox = NULL;
 	closesocket(channel->sock);
 	ReleaseExternalFD();
 	channel->sock = PGINVALID_SOCKET;
@@ -267,6 +281,58 @@ IvfpqChannelAdd(IvfpqChannel *channel, GvMessageType type,
 }
 
 /*
+ * Uses zeroed memory, which is shared with gpuvecd, as the channel's mailbox,
+ * unless there is no descriptor left for the eventfd with which gpuvecd wakes
+ * this process.
+ */
+void
+IvfpqChannelUse(IvfpqChannel *channel, void *memory, Size bytes)
+{
+	if (!AcquireExternalFD())
+		return;
+	channel->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (channel->wake_fd < 0)
+	{
+		ReleaseExternalFD();
+		return;
+	}
+	AddWaitEventToSet(channel->events, WL_SOCKET_READABLE, channel->wake_fd,
+					  NULL, NULL);
+	/* it is passed with the next request, at the latest with the first LOOK */
+	channel->passed_fd = channel->wake_fd;
+	channel->mailbox = memory;
+	channel->answer_bytes = bytes - sizeof(GvMailbox);
+}
+
+/*
+ * Puts a search into the mailbox, unless the channel has none or the search
+ * does not fit there.
+ */
+static void
+mail_request(IvfpqChannel *channel, IvfpqRequest *request)
+{
+	Size		fixed = offsetof(IvfpqRequest, head) + request->head_bytes;
+	char	   *to = channel->mailbox ? channel->mailbox->request : NULL;
+
+	if (to == NULL || request->header.type != GV_MSG_SEARCH ||
+		request->sent > 0 ||
+		fixed + request->tail_bytes > sizeof(channel->mailbox->request))
+		return;
+	memcpy(to, request, fixed);
+	memcpy(to + fixed, request->tail, request->tail_bytes);
+	if (ivfpq_shared)
+		pg_atomic_fetch_add_u64(&ivfpq_shared->sent,
+								fixed + request->tail_bytes);
+	request->header.length = 0;
+	request->header.type = GV_MSG_LOOK;
+	request->head_bytes = request->tail_bytes = 0;
+	if (gv_mail_exchange(channel->mailbox, channel->busy_poll ?
+						 GV_MAIL_ASKED : GV_MAIL_WAITING) !=
+		GV_MAIL_UNATTENDED)
+		request->sent = sizeof(request->header);
+}
+
+/*
  * Sends as much of a request as the socket takes, and channel->passed_fd with
  * it.  Returns whether the whole request is sent.  If gpuvecd has closed the
  * connection, leaves the channel open, because there may be a refusal to read;
@@ -275,8 +341,10 @@ IvfpqChannelAdd(IvfpqChannel *channel, GvMessageType type,
 static bool
 send_some(IvfpqChannel *channel, IvfpqRequest *request)
 {
-	Size		fixed = offsetof(IvfpqRequest, head) + request->head_bytes;
+	Size		fixed;
 
+	mail_request(channel, request);
+	fixed = offsetof(IvfpqRequest, head) + request->head_bytes;
 	while (request->sent < fixed + request->tail_bytes)
 	{
 		Size		from_fixed = Min(request->sent, fixed);
@@ -436,15 +504,15 @@ take_refusal(IvfpqChannel *channel)
 }
 
 /*
- * Receives available bytes, like recv().  If the answer is expected soon,
- * polls for up to IVFPQ_BUSY_POLL_US unless the latch is set, because waking
- * up takes a noticeable part of the time of a search by a GPU.
+ * Receives available bytes, like recv().  If the answer is expected soon, and
+ * not in a mailbox, polls for up to IVFPQ_BUSY_POLL_US unless the latch is set,
+ * because waking up takes a noticeable part of the time of a search by a GPU.
  */
 static ssize_t
 receive_some(IvfpqChannel *channel, Size bytes)
 {
-	int64		until = channel->busy_poll ? IvfpqNow() + IVFPQ_BUSY_POLL_US :
-	0;
+	int64		until = channel->busy_poll && channel->mailbox == NULL ?
+	IvfpqNow() + IVFPQ_BUSY_POLL_US : 0;
 	ssize_t		received;
 
 	do
@@ -453,6 +521,45 @@ receive_some(IvfpqChannel *channel, Size bytes)
 	while (received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) &&
 		   until > 0 && !MyLatch->is_set && IvfpqNow() < until);
 	return received;
+}
+
+/*
+ * Receives the answer to the oldest request, if it is in the mailbox.  May poll
+ * for the answer, too, and then lets gpuvecd know that this process sleeps.
+ */
+static bool
+receive_mail(IvfpqChannel *channel)
+{
+	GvMailbox  *mailbox = channel->mailbox;
+	const char *answer = (const char *) (mailbox + 1);
+	int64		until = IvfpqNow() + IVFPQ_BUSY_POLL_US;
+	uint32		state;
+	GvMessage	header;
+
+	while ((state = gv_mail_state(mailbox)) == GV_MAIL_ASKED &&
+		   !MyLatch->is_set && IvfpqNow() < until)
+		;
+	if (state == GV_MAIL_WAITING ||
+		(state == GV_MAIL_ASKED &&
+		 gv_mail_change(mailbox, GV_MAIL_ASKED, GV_MAIL_WAITING)))
+		return false;
+	/* gpuvecd could change the answer, so only our copy is checked and used */
+	memcpy(&header, answer, sizeof(header));
+	if (header.type == 0)
+		return false;
+	memcpy(channel->in, &header, sizeof(header));
+	if (!check_header(channel))
+		return false;
+	if (header.type != GV_MSG_OK ||
+		sizeof(header) + header.length > channel->answer_bytes)
+		return IvfpqChannelReject(channel);
+	memcpy(channel->in + sizeof(header), answer + sizeof(header),
+		   header.length);
+	if (ivfpq_shared)
+		pg_atomic_fetch_add_u64(&ivfpq_shared->received, header.length);
+	channel->refusal = 0;
+	set_outcome(channel, IVFPQ_ANSWERED, "");
+	return true;
 }
 
 /*
@@ -465,6 +572,11 @@ receive(IvfpqChannel *channel)
 {
 	const Size	head = sizeof(GvMessage);
 
+	if (channel->received == 0 && channel->sent > channel->answered &&
+		channel->requests[channel->answered % IVFPQ_MAX_REQUESTS].header.type ==
+		GV_MSG_LOOK &&
+		receive_mail(channel))
+		return true;
 	while (IvfpqChannelIsOpen(channel))
 	{
 		Size		before = channel->received;
@@ -612,8 +724,8 @@ check_alive(IvfpqChannel *channel)
 }
 
 /*
- * Waits until there is something to receive, or until the socket takes more of
- * a request that is to be sent.  Returns WL_SOCKET_READABLE,
+ * Waits until there is something to receive, be it in the mailbox, or until the
+ * socket takes more of a request that is to be sent.  Returns WL_SOCKET_READABLE,
  * WL_SOCKET_WRITEABLE or both; 0 if the channel was closed.  Without a
  * deadline, waits as long as gpuvecd is alive.  Checks whether gpuvecd is
  * alive whenever nothing has come for gpuvec.request_timeout, however often
@@ -631,6 +743,7 @@ wait_for_socket(IvfpqChannel *channel)
 		int64		left = (channel->deadline != 0 ? channel->deadline :
 							check_at) - IvfpqNow();
 		WaitEvent	event;
+		uint64		wakes;
 
 		if (channel->deadline == 0 && left <= 0)
 		{
@@ -656,7 +769,8 @@ wait_for_socket(IvfpqChannel *channel)
 			continue;
 		if (event.events & WL_LATCH_SET)
 			process_latch(channel);
-		else
+		else if (event.pos != WAKE_EVENT ||
+				 read(channel->wake_fd, &wakes, sizeof(wakes)) > 0)
 			return event.events;
 	}
 	return 0;
@@ -786,7 +900,7 @@ make_events(IvfpqChannel *channel)
 {
 	PG_TRY();
 	{
-		channel->events = IvfpqCreateWaitEventSet(3);
+		channel->events = IvfpqCreateWaitEventSet(4);
 		AddWaitEventToSet(channel->events, WL_LATCH_SET, PGINVALID_SOCKET,
 						  MyLatch, NULL);
 		AddWaitEventToSet(channel->events, WL_EXIT_ON_PM_DEATH,

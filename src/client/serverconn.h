@@ -66,7 +66,7 @@ struct IvfpqRequest
 typedef struct IvfpqChannel
 {
 	pgsocket	sock;			/* PGINVALID_SOCKET: closed */
-	WaitEventSet *events;		/* latch, postmaster's death, socket */
+	WaitEventSet *events;		/* latch, postmaster's death, socket, wake_fd */
 	GvRole		role;
 	uint64		connection;		/* number of the connection; other connections
 								 * of this channel have other numbers */
@@ -86,6 +86,11 @@ typedef struct IvfpqChannel
 	uint64		sent;			/* requests before this one are sent */
 	uint64		made;			/* requests before this one are made */
 	int			passed_fd;		/* passed with the next bytes; -1 = none */
+
+	/* for searches in shared memory; NULL: they go through the socket */
+	GvMailbox  *mailbox;
+	Size		answer_bytes;	/* bytes behind the mailbox */
+	int			wake_fd;		/* an eventfd, or -1 */
 
 	/* the answer that is being received */
 	MemoryContext context;		/* in which `in` is allocated */
@@ -134,6 +139,7 @@ extern void IvfpqChannelInit(IvfpqChannel *channel, MemoryContext context);
 extern void IvfpqChannelClose(IvfpqChannel *channel, IvfpqOutcome served,
 							  const char *reason);
 extern bool IvfpqChannelOpen(IvfpqChannel *channel, GvRole role);
+extern void IvfpqChannelUse(IvfpqChannel *channel, void *memory, Size bytes);
 extern bool IvfpqChannelReject(IvfpqChannel *channel);
 extern void IvfpqChannelExpect(IvfpqChannel *channel, int64 timeout_us);
 extern IvfpqRequest *IvfpqChannelAdd(IvfpqChannel *channel,

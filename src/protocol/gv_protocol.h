@@ -15,7 +15,8 @@
  * client's role:
  *
  *	supervisor	names the incarnation that gpuvecd serves: PING, STATUS, DROP
- *	session		searches for one query at a time: SEARCH, PING, STATUS
+ *	session		searches for one query at a time: SEARCH, ATTACH_SHM, LOOK, PING,
+ *				STATUS
  *	loader		loads mirrors: BEGIN, ARRAY, LISTS, REFINE, ROWS,
  *				READY, MARK_CURRENT, LIST_STATES, READ_LISTS, READ_ARRAY,
  *				READ_REFINE, READ_ROWS, ATTACH_SHM, IN_SHM, DROP, PING, STATUS
@@ -145,7 +146,8 @@ typedef enum GvMessageType
 								 * OK: nothing.  The memory replaces that of
 								 * an earlier message.  The first 8 bytes of a
 								 * bulk client's memory are not 0 while it may
-								 * still take answers from it */
+								 * still take answers from it.  A session's is
+								 * a GvMailbox, zeroed, and not replaced */
 	GV_MSG_IN_SHM,				/* GvInShmRequest: a loader's ARRAY, LISTS or
 								 * REFINE, or a set's PUT, is in the shared
 								 * memory, including its header.  The client
@@ -186,6 +188,10 @@ typedef enum GvMessageType
 	GV_MSG_ASK,					/* GvSetSpec; OK: nothing.  Asks a question
 								 * about the rows that the set keeps
 								 * (gv_set_ask) */
+
+	GV_MSG_LOOK,				/* nothing.  A search is in the session's
+								 * GvMailbox, which says how it is answered.
+								 * The first LOOK comes with an eventfd */
 
 	GV_MSG_OK = 64,
 	GV_MSG_REFUSED
@@ -461,6 +467,61 @@ typedef struct GvInShmRequest
 {
 	uint64_t	offset;			/* of the header; a multiple of 8 */
 } GvInShmRequest;
+
+/*
+ * A session's shared memory, for one search at a time, so that neither end
+ * makes a system call for it unless the other one sleeps.  The session puts a
+ * SEARCH, including its header, into `request`, and sets the state.  gpuvecd
+ * looks at the state in each round of its loop.  Before it sleeps it changes
+ * the state to GV_MAIL_UNATTENDED; a session that finds this state when it asks
+ * has to send LOOK.  gpuvecd puts the answer, including its header, behind the
+ * mailbox, and sets the state; if it finds GV_MAIL_WAITING, it writes to the
+ * session's eventfd.  A refusal, and an answer that is too long for the memory,
+ * comes through the socket instead, and the header behind the mailbox has
+ * type 0.  All these answers name LOOK as their request.
+ *
+ * The state is only exchanged, or compared and exchanged, so each end learns
+ * whether the other one sleeps.
+ */
+typedef enum GvMailState
+{
+	GV_MAIL_UNATTENDED,			/* nothing is asked, nobody looks here */
+	GV_MAIL_ASKED,				/* the session looks here for the answer */
+	GV_MAIL_WAITING,			/* asked, and the session sleeps */
+	GV_MAIL_ATTENDED			/* nothing is asked, and gpuvecd looks here */
+} GvMailState;
+
+typedef struct GvMailbox
+{
+	uint32_t	state;			/* GvMailState; atomic */
+	uint32_t	unused[15];
+	char		request[16384];
+} GvMailbox;
+
+static inline uint32_t
+gv_mail_state(const GvMailbox *mailbox)
+{
+	return __atomic_load_n(&mailbox->state, __ATOMIC_ACQUIRE);
+}
+
+/* Sets the state of a mailbox, and returns the state before. */
+static inline uint32_t
+gv_mail_exchange(GvMailbox *mailbox, GvMailState state)
+{
+	return __atomic_exchange_n(&mailbox->state, (uint32_t) state,
+							   __ATOMIC_SEQ_CST);
+}
+
+/* Changes the state, or returns false if it is not `from`. */
+static inline bool
+gv_mail_change(GvMailbox *mailbox, GvMailState from, GvMailState to)
+{
+	uint32_t	found = from;
+
+	return __atomic_compare_exchange_n(&mailbox->state, &found,
+									   (uint32_t) to, false,
+									   __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
 
 typedef struct GvBuildReply
 {

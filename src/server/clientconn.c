@@ -97,7 +97,7 @@ gv_connection_open(int fd, uint64_t number)
 	connection->fd = fd;
 	connection->number = connection->owner = number;
 	connection->opened_ns = gv_now_ns();
-	connection->passed_fd = -1;
+	connection->passed_fd = connection->wake_fd = -1;
 	connection->stop = (GvStop)
 	{
 		is_abandoned, connection
@@ -125,6 +125,8 @@ gv_connection_close(GvConnection *connection)
 	close(connection->fd);
 	if (connection->passed_fd >= 0)
 		close(connection->passed_fd);
+	if (connection->wake_fd >= 0)
+		close(connection->wake_fd);
 	unmap(connection);
 	free(connection->in);
 	free(connection->out);
@@ -135,17 +137,33 @@ gv_connection_close(GvConnection *connection)
 
 /*
  * An answer's header names the type of the message that came through the
- * socket.  For a message in shared memory, this is IN_SHM.
+ * socket.  For a message in shared memory, this is IN_SHM or LOOK.
  */
+static GvMessage
+answer_header(const GvConnection *connection, GvMessageType type,
+			  size_t length)
+{
+	return (GvMessage)
+	{
+		(uint32_t) length, (uint16_t) type, connection->mailed ? GV_MSG_LOOK :
+			((const GvMessage *) connection->in)->type
+	};
+}
+
 void *
 gv_reply(GvConnection *connection, size_t length)
 {
-	GvMessage	header = {
-		.length = (uint32_t) length,
-		.type = GV_MSG_OK,
-		.request = ((const GvMessage *) connection->in)->type
-	};
+	GvMessage	header = answer_header(connection, GV_MSG_OK, length);
 
+	if (connection->mailed &&
+		sizeof(header) + length <= connection->shm_bytes - sizeof(GvMailbox))
+	{
+		char	   *answer = connection->shm + sizeof(GvMailbox);
+
+		memcpy(answer, &header, sizeof(header));
+		connection->mailed_bytes = sizeof(header) + length;
+		return answer + sizeof(header);
+	}
 	if (sizeof(header) + length > connection->out_capacity &&
 		!resize(&connection->out, &connection->out_capacity,
 				sizeof(header) + length))
@@ -171,11 +189,8 @@ gv_reply_cut(GvConnection *connection, size_t length)
 void
 gv_refuse(GvConnection *connection, GvRefusalCode code, const char *reason)
 {
-	GvMessage	header = {
-		.length = sizeof(GvRefusal),
-		.type = GV_MSG_REFUSED,
-		.request = ((const GvMessage *) connection->in)->type
-	};
+	GvMessage	header = answer_header(connection, GV_MSG_REFUSED,
+									   sizeof(GvRefusal));
 	GvRefusal	refusal = {.code = code};
 
 	strncpy(refusal.reason, reason, sizeof(refusal.reason) - 1);
@@ -183,6 +198,7 @@ gv_refuse(GvConnection *connection, GvRefusalCode code, const char *reason)
 	memcpy(connection->out, &header, sizeof(header));
 	memcpy(connection->out + sizeof(header), &refusal, sizeof(refusal));
 	connection->out_used = sizeof(header) + sizeof(refusal);
+	connection->mailed_bytes = 0;
 	if (code == GV_REFUSED_PROTOCOL || code == GV_REFUSED_VERSION ||
 		code == GV_REFUSED_FULL || code == GV_REFUSED_INCARNATION)
 		connection->close_after_send = true;
@@ -228,14 +244,15 @@ shared_take(GvConnection *connection, const char **wrong)
 	void	   *memory;
 
 	*wrong = "no shareable memory";
-	unmap(connection);
 	/* if the memory could shrink, reading it could end in SIGBUS */
 	if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 ||
-		request->bytes < sizeof(GvMessage) ||
+		request->bytes < sizeof(GvMessage) + sizeof(GvMailbox) ||
 		request->bytes > GV_MAX_SHARED ||
 		fstat(fd, &status) != 0 || status.st_size < 0 ||
-		(uint64_t) status.st_size < request->bytes)
+		(uint64_t) status.st_size < request->bytes ||
+		gv_mailbox(connection) != NULL)
 		return GV_INVALID;
+	unmap(connection);
 	/* loaders have no outputs, which we would write there */
 	memory = mmap(NULL, request->bytes,
 				  connection->role == GV_ROLE_LOADER ? PROT_READ :
@@ -246,8 +263,13 @@ shared_take(GvConnection *connection, const char **wrong)
 		return GV_NO_MEMORY;
 	connection->shm = memory;
 	connection->shm_bytes = request->bytes;
-	/* the answers of a bulk client are short from now on */
-	connection->pipelines |= connection->role == GV_ROLE_BULK;
+
+	/*
+	 * the answers of a bulk client are short from now on, and a session may
+	 * send LOOK when its search has been found already
+	 */
+	connection->pipelines |= connection->role == GV_ROLE_BULK ||
+		connection->role == GV_ROLE_SESSION;
 	return GV_OK;
 }
 
@@ -302,6 +324,29 @@ shared_open(GvConnection *connection)
 	connection->shm_message = message;
 	gv_count(received, header->length);
 	return true;
+}
+
+/*
+ * Tells a session that the message in its mailbox is answered.  If the answer
+ * is in `out`, it is sent next, and need not wake the session.
+ */
+static void
+mailbox_answer(GvConnection *connection)
+{
+	GvMailbox  *mailbox = gv_mailbox(connection);
+	const GvMessage elsewhere = {0};
+	const uint64_t one = 1;
+
+	connection->mailed = false;
+	if (connection->mailed_bytes == 0)
+		memcpy(mailbox + 1, &elsewhere, sizeof(elsewhere));
+	if (gv_mail_exchange(mailbox, connection->attended ? GV_MAIL_ATTENDED :
+						 GV_MAIL_UNATTENDED) != GV_MAIL_ASKED &&
+		connection->mailed_bytes > 0 &&
+		write(connection->wake_fd, &one, sizeof(one)) < 0)
+		connection->close_after_send = true;
+	gv_count(sent, (int64_t) connection->mailed_bytes);
+	connection->mailed_bytes = 0;
 }
 
 /* ---- messages of all clients */
@@ -412,8 +457,9 @@ static const GvMessageKind client_messages[] = {
 	GV_BY(SET) | GV_BY(BULK) | GV_BY(SUPERVISOR), 0, 0, .answer = answer_ping},
 	{GV_MSG_STATUS, GV_BY(SESSION) | GV_BY(LOADER) | GV_BY(SUPERVISOR), 0, 0,
 	.answer = answer_status},
-	{GV_MSG_ATTACH_SHM, GV_BY(LOADER) | GV_BY(SET) | GV_BY(BULK),
-	GV_ONE(GvAttachShmRequest), .answer = shared_take},
+	{GV_MSG_ATTACH_SHM, GV_BY(SESSION) | GV_BY(LOADER) | GV_BY(SET) |
+	GV_BY(BULK), GV_ONE(GvAttachShmRequest), .answer = shared_take},
+	{GV_MSG_LOOK, GV_BY(SESSION), 0, 0, .answer = NULL},
 	{GV_MSG_IN_SHM, GV_BY(LOADER) | GV_BY(SET), GV_ONE(GvInShmRequest),
 	.answer = NULL},
 	{0}
@@ -558,6 +604,47 @@ examine(GvConnection *connection)
 		GV_RECEIVED_PART;
 }
 
+GvReceived
+gv_mailbox_take(GvConnection *connection)
+{
+	const GvMailbox *mailbox = gv_mailbox(connection);
+	const GvMessage *message;
+	const char *wrong = "a look at no mailbox";
+
+	if (connection->wake_fd < 0)
+	{
+		connection->wake_fd = connection->passed_fd;
+		connection->passed_fd = -1;
+		(void) fcntl(connection->wake_fd, F_SETFL, O_NONBLOCK);
+	}
+	if (mailbox != NULL && connection->wake_fd >= 0)
+	{
+		uint32_t	state = gv_mail_state(mailbox);
+
+		if (connection->in_used > 0 ||
+			(state != GV_MAIL_ASKED && state != GV_MAIL_WAITING))
+			return GV_RECEIVED_PART;
+		connection->mailed = true;
+		memcpy(connection->in, mailbox->request, sizeof(*message));
+		connection->in_used = sizeof(*message);
+		if (examine(connection) == GV_RECEIVED_WRONG)
+			return GV_RECEIVED_WRONG;
+		message = gv_message(connection);
+		if (gv_message_kind(message)->in_memory &&
+			message->length <= sizeof(mailbox->request) - sizeof(*message))
+		{
+			memcpy(connection->in + sizeof(*message),
+				   mailbox->request + sizeof(*message), message->length);
+			connection->in_used += message->length;
+			gv_count(received, (int64_t) connection->in_used);
+			return GV_RECEIVED_WHOLE;
+		}
+		wrong = "a malformed message in memory";
+	}
+	gv_refuse(connection, GV_REFUSED_PROTOCOL, wrong);
+	return GV_RECEIVED_WRONG;
+}
+
 /*
  * Returns how many ms are left for a message or an answer begun at begun_ns.
  */
@@ -637,8 +724,8 @@ gv_connection_receive(GvConnection *connection, bool wait)
 			bytes = sizeof(GvMessage) - connection->in_used +
 				(connection->in_used >= sizeof(GvMessage) ?
 				 gv_message(connection)->length : 0);
-		/* only clients with threads of their own share memory */
-		n = wait ? shared_receive(connection, end, bytes) :
+		/* a client that has not said hello shares no memory */
+		n = connection->role != 0 ? shared_receive(connection, end, bytes) :
 			recv(connection->fd, end, bytes, MSG_DONTWAIT);
 		if (n < 0 && errno == EINTR)
 			continue;
@@ -656,6 +743,12 @@ gv_connection_receive(GvConnection *connection, bool wait)
 		connection->in_used += (size_t) n;
 		gv_count(received, n);
 		state = examine(connection);
+		if (state == GV_RECEIVED_WHOLE &&
+			gv_message(connection)->type == GV_MSG_LOOK)
+		{
+			connection->in_used = 0;
+			return gv_mailbox_take(connection);
+		}
 		/* nothing more can be read if we got less than we asked for */
 		if (state == GV_RECEIVED_PART && !wait && (size_t) n < bytes)
 			return state;
@@ -675,6 +768,8 @@ gv_connection_flush(GvConnection *connection, bool wait)
 	connection->role != GV_ROLE_BULK;
 	uint64_t	begun_ns = wait && !pipelines ? gv_now_ns() : 0;
 
+	if (connection->mailed)
+		mailbox_answer(connection);
 	while (connection->out_sent < connection->out_used)
 	{
 		ssize_t		n = send(connection->fd,
@@ -712,7 +807,8 @@ gv_connection_flush(GvConnection *connection, bool wait)
 		 connection->role == GV_ROLE_BULK))
 		(void) resize(&connection->in, &connection->in_capacity,
 					  FIRST_CAPACITY);
-	if (connection->out_capacity > KEPT_CAPACITY && !pipelines)
+	if (connection->out_capacity > KEPT_CAPACITY &&
+		(!pipelines || connection->role == GV_ROLE_SESSION))
 		(void) resize(&connection->out, &connection->out_capacity,
 					  FIRST_OUT_CAPACITY);
 	return GV_FLUSHED;

@@ -5,7 +5,8 @@
  *
  * While a batch is searched, the loop reads the requests that will form the
  * next batch.  A search takes three system calls: a read, a write, and a wait,
- * which the whole batch shares.  server/README, "The loop", says when a batch
+ * which the whole batch shares; in a mailbox, a write to wake the session.
+ * server/README, "The loop", says when a batch
  * begins, and when the loop waits for a device instead of polling it.  Only
  * the loop's thread uses the state of batches.
  *
@@ -54,6 +55,10 @@ static struct
 	GvConnections list;			/* of the connections that the loop owns */
 	int			connected;		/* number of these connections */
 	uint64_t	look_ns;		/* when to check again (LOOK_MS) */
+	GvConnection *attended[GV_MAX_BATCH];	/* [nattended], sessions that
+											 * asked lately, whose mailboxes
+											 * the loop looks at */
+	int			nattended;
 }			loop = {.wake = -1};
 
 static struct
@@ -290,7 +295,7 @@ gv_batches_close(void)
 
 /*
  * The queue has room, because the loop takes at most as many events at a time
- * as the queue has room for searches.
+ * as the queue has room for searches, and looks at no mailbox without room.
  */
 void
 gv_batches_add(GvConnection *connection)
@@ -725,9 +730,50 @@ listen_again(void)
 							 &loop.listener);
 }
 
+/*
+ * Looks at a session's mailbox from now on, unless there are too many.  Then
+ * the session goes on sending LOOK.
+ */
+static void
+attend(GvConnection *connection)
+{
+	if (connection->wake_fd < 0 || connection->attended ||
+		loop.nattended == GV_MAX_BATCH)
+		return;
+	connection->attended = true;
+	loop.attended[loop.nattended++] = connection;
+	(void) gv_mail_change(gv_mailbox(connection), GV_MAIL_UNATTENDED,
+						  GV_MAIL_ATTENDED);
+}
+
+/* Does not look at the mailbox of loop.attended[i] any more. */
+static void
+neglect(int i)
+{
+	loop.attended[i]->attended = false;
+	loop.attended[i] = loop.attended[--loop.nattended];
+}
+
+/* Tells sessions that have not asked whether the loop looks at mailboxes. */
+static void
+tell_sessions(bool looks)
+{
+	int			i;
+
+	for (i = 0; i < loop.nattended; i++)
+		(void) gv_mail_change(gv_mailbox(loop.attended[i]),
+							  looks ? GV_MAIL_UNATTENDED : GV_MAIL_ATTENDED,
+							  looks ? GV_MAIL_ATTENDED : GV_MAIL_UNATTENDED);
+}
+
 static void
 close_connection(GvConnection *connection)
 {
+	int			i = loop.nattended;
+
+	while (--i >= 0)
+		if (loop.attended[i] == connection)
+			neglect(i);
 	forget(connection);
 	gv_connection_close(connection);
 	listen_again();
@@ -829,6 +875,7 @@ give_thread(GvConnection *connection)
 
 /*
  * Serves a client that has sent data, can take more of its answer, or is gone.
+ * If there are no events, looks into a session's mailbox.
  */
 static void
 serve(GvConnection *connection, uint32_t events)
@@ -845,10 +892,13 @@ serve(GvConnection *connection, uint32_t events)
 	}
 	if (connection->writing)
 	{
-		gv_loop_answer(connection);
+		if (events != 0)
+			gv_loop_answer(connection);
 		return;
 	}
-	switch (gv_connection_receive(connection, false))
+	attend(connection);
+	switch (events != 0 ? gv_connection_receive(connection, false) :
+			gv_mailbox_take(connection))
 	{
 		case GV_RECEIVED_PART:
 			break;
@@ -868,10 +918,21 @@ serve(GvConnection *connection, uint32_t events)
 	}
 }
 
+/* Takes searches from mailboxes, as many as the queue has room for. */
+static void
+look_at_mailboxes(void)
+{
+	int			i;
+
+	for (i = loop.nattended - 1; i >= 0 && searches.queued < GV_MAX_BATCH; i--)
+		serve(loop.attended[i], 0);
+}
+
 /*
  * Closes connections of clients that did not say hello in time or are stuck,
  * since connections are limited.  A client may be idle for days between
- * messages.  Accepts connections again if that was paused.
+ * messages, but its mailbox is not looked at for so long.  Accepts connections
+ * again if that was paused.
  */
 static void
 look_at_clients(void)
@@ -879,10 +940,16 @@ look_at_clients(void)
 	uint64_t	now = gv_now_ns();
 	GvConnection *connection;
 	GvConnection *next;
+	int			i;
 
 	if (now < loop.look_ns)
 		return;
 	loop.look_ns = now + LOOK_MS * UINT64_C(1000000);
+	for (i = loop.nattended - 1; i >= 0; i--)
+		if (now - loop.attended[i]->received_ns > LOOK_MS * UINT64_C(1000000) &&
+			gv_mail_change(gv_mailbox(loop.attended[i]), GV_MAIL_ATTENDED,
+						   GV_MAIL_UNATTENDED))
+			neglect(i);
 	for (connection = LIST_FIRST(&loop.list); connection != NULL;
 		 connection = next)
 	{
@@ -929,20 +996,31 @@ gv_loop_run(int listener)
 		   gv_server.device);
 	while (!stop_asked && !gv_server_failed() && !gv_incarnation_is_over())
 	{
+		bool		rests = searches.under_way == 0 && searches.queued == 0;
+		int			available;
+		int			wait_ms;
+		int			n;
+		int			i;
+
+		/* a session that asks before it is told this is seen here */
+		if (rests)
+		{
+			tell_sessions(false);
+			look_at_mailboxes();
+		}
+
 		/*
 		 * take no more events than the queue has room for, because each event
 		 * may be a search
 		 */
-		int			available = GV_MAX_BATCH - searches.queued;
-
+		available = GV_MAX_BATCH - searches.queued;
 		/* do not wait while there are searches; otherwise wait for a client */
-		int			wait_ms = searches.under_way > 0 ||
-		searches.queued > 0 ? 0 :
-		loop.connected > 0 || loop.paused ? LOOK_MS : -1;
-		int			n = available == 0 ? 0 :
-		epoll_wait(loop.epoll, events, available, wait_ms);
-		int			i;
-
+		wait_ms = searches.under_way > 0 || searches.queued > 0 ? 0 :
+			loop.connected > 0 || loop.paused ? LOOK_MS : -1;
+		n = available == 0 ? 0 :
+			epoll_wait(loop.epoll, events, available, wait_ms);
+		if (rests)
+			tell_sessions(true);
 		gv_watchdog_round(true);
 		for (i = 0; i < n; i++)
 		{
@@ -953,6 +1031,7 @@ gv_loop_run(int listener)
 			else if (what != &loop.wake)
 				serve(what, events[i].events);
 		}
+		look_at_mailboxes();
 		if (n >= 0)
 			gv_batches_go_on(loop.connected);
 		look_at_clients();

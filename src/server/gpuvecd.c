@@ -657,7 +657,10 @@ open_engine(const GvEngine *engine, const Options *options)
 	use_devices(devices, ndevices, options);
 }
 
-/* Limits connections by the option and by the limit of open files. */
+/*
+ * Limits connections by the option and by the limit of open files, of which a
+ * session has two, a socket and an eventfd.
+ */
 static void
 limit_connections(int64_t wanted)
 {
@@ -670,9 +673,9 @@ limit_connections(int64_t wanted)
 		setrlimit(RLIMIT_NOFILE, &limit);
 		getrlimit(RLIMIT_NOFILE, &limit);
 		/* RLIM_INFINITY is the largest number */
-		if (limit.rlim_cur < (rlim_t) most + SPARE_FILES)
+		if (limit.rlim_cur < (rlim_t) (2 * most) + SPARE_FILES)
 		{
-			most = (int64_t) limit.rlim_cur - SPARE_FILES;
+			most = ((int64_t) limit.rlim_cur - SPARE_FILES) / 2;
 			most = most < 1 ? 1 : most;
 			gv_log("WARNING", "limiting connections to %lld, because only %llu files may be open",
 				   (long long) most,

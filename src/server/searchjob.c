@@ -508,7 +508,8 @@ answer_search(GvConnection *connection, const char **wrong)
 
 	*wrong = "a search out of range";
 	if (request->n < 1 || request->n > GV_MAX_QUERIES ||
-		(request->n > 1 && connection->role == GV_ROLE_SESSION) ||
+		(connection->role == GV_ROLE_SESSION &&
+		 (request->n > 1 || request->shared)) ||
 		request->dims < 1 || request->dims > GV_MAX_DIMS ||
 		request->ntests < 0 || request->ntests > GV_MAX_TESTS ||
 		request->nvalues < 0 || request->nvalues > GV_MAX_VALUES ||
@@ -552,6 +553,7 @@ answer_search(GvConnection *connection, const char **wrong)
 
 const GvMessageKind gv_search_messages[] = {
 	{GV_MSG_SEARCH, GV_BY(SESSION) | GV_BY(BULK) | GV_BY(BUILDER),
-	GV_FROM(GvSearchRequest), .answer = answer_search, .phase = GV_JOB_OWNER},
+		GV_FROM(GvSearchRequest), .answer = answer_search, .phase = GV_JOB_OWNER,
+	.in_memory = true},
 	{0}
 };

@@ -252,7 +252,7 @@ typedef struct GvConnection
 								 * while `writing`, when we began to send */
 	bool		pipelines;		/* the client may send before it is answered,
 								 * because it is a builder, a set, or a bulk
-								 * client that shares memory */
+								 * client or session that shares memory */
 	uint64_t	number;			/* counts connections, from 1 */
 	uint64_t	owner;			/* owner of the mirrors that the connection
 								 * begins: `number`, or its build's id */
@@ -276,6 +276,11 @@ typedef struct GvConnection
 	char	   *shm_message;	/* the message at hand in shared memory, or
 								 * NULL if it is in `in` */
 	GvMessage	shm_header;		/* checked copy of that message's header */
+	bool		mailed;			/* `in` has a copy of a message in the mailbox */
+	size_t		mailed_bytes;	/* of its answer in the memory, or 0 if the
+								 * answer is in `out` */
+	int			wake_fd;		/* a session's eventfd, or -1 */
+	bool		attended;		/* the loop looks at its mailbox */
 	void	   *job;			/* state of its thread: a build or a set */
 	GvStop		stop;			/* ends the engine's work when the client goes
 								 * or the engine has failed */
@@ -307,6 +312,20 @@ extern void gv_connection_close(GvConnection *connection);
  * read.  The last message must have been answered.
  */
 extern GvReceived gv_connection_receive(GvConnection *connection, bool wait);
+
+/* Returns the mailbox of a session, or NULL if it shares no memory. */
+static inline GvMailbox *
+gv_mailbox(const GvConnection *connection)
+{
+	return connection->role == GV_ROLE_SESSION ?
+		(GvMailbox *) (void *) connection->shm : NULL;
+}
+
+/*
+ * Copies a message from the mailbox, so that the session cannot change it any
+ * more, and checks the copy.
+ */
+extern GvReceived gv_mailbox_take(GvConnection *connection);
 
 /*
  * Sends the rest of the answer.  When the whole answer is sent, the request is

@@ -371,6 +371,31 @@ is(stat_of($node, 'timed_out, stale'), join('|', map { $_ + 2 } split /\|/, $bef
 	'useless answers: others were not answered meanwhile');
 is(stat_of($node, 'state'), 'up', 'useless answers: it is not called silent');
 
+# who may not share memory searches without
+$before = stat_of($node, 'stale');
+my $failed = stat_of($node, 'refused, broken, timed_out');
+my %said = (HELLO => $welcome, SEARCH => answer(4, 0, 0, 0, ''), ATTACH_SHM => refusal('ATTACH_SHM', 7, 'no memory'));
+my %name = reverse %MESSAGE;
+$pid = pretend_gpuvecd(
+	$node->data_dir,
+	sub {
+		my ($client) = @_;
+
+		return if fork // die;
+		while ((sysread($client, my $header, 8) // 0) == 8)
+		{
+			my ($length, $type) = unpack('LS', $header);
+
+			sysread($client, my $asked, $length) if $length > 0;
+			syswrite($client, $said{ $name{$type} });
+		}
+		POSIX::_exit(0);
+	});
+$node->safe_psql('postgres', "SELECT answers('u', '<->', 8, 10, 30)");
+end_pretended($pid);
+is(stat_of($node, 'stale'), $before + 30, 'no mailbox: all searches are answered');
+is(stat_of($node, 'refused, broken, timed_out'), $failed, 'no mailbox: nothing else has failed');
+
 # errors, for who wants them
 $strict =~ s/'t'/'small'/;
 $pid = pretend($welcome, refusal('SEARCH', 8, 'an illegal address'));

@@ -49,6 +49,44 @@ sub test_given_up
 	return is(stat_of($node, 'broken'), $broken, "$what: ... and nothing is out of step");
 }
 
+# Test: searches by a mailbox, of a session that polls for its answers.  It is woken after
+# a long search, given up and asked again, does without a gpuvecd that is killed, and
+# gpuvecd without a session that is.
+sub test_mailbox
+{
+	my ($node, $search) = @_;
+	my $query = text_of($search);
+	my $expected = $node->safe_psql('postgres', "SET enable_seqscan = off; SET gpuvec.engine = cpu; $query");
+	my $counts = stat_of($node, 'broken, timed_out');
+	my $pid = gpuvecd_pid($node);
+	my $set = "SET enable_seqscan = off; SET gpuvec.engine = gpu; SET gpuvec.request_timeout = '60s';
+		SELECT pg_backend_pid() AS pid \\gset\n\\setenv PID :pid";
+	my $many = "DO \$\$ BEGIN FOR i IN 1 .. 40 LOOP EXECUTE \$x\$$query\$x\$; END LOOP; END \$\$;";
+	my $mailboxes = '\! grep -c memfd:gpuvec /proc/$PID/maps';
+	my $stop = "\\! kill -STOP $pid";
+	my $later = sub { return "\\! (sleep 0.3; kill -$_[0] $pid) > /dev/null 2>&1 &"; };
+	my $who = 'SELECT engine FROM gpuvec_last_scan();';
+
+	my (undef, $out, $err) = $node->psql('postgres', join("\n", $set, $many, $mailboxes, $stop,
+			$later->('CONT'), "$query;", $who, $stop,
+			"SET LOCAL statement_timeout = '300ms' \\; $query;", $mailboxes, "\\! kill -CONT $pid", $many, "$query;",
+			$who, $mailboxes), on_error_stop => 0);
+	like($err, qr/canceling statement due to statement timeout/, 'a mailbox: given up');
+	is($out, join("\n", 1, $expected, $SERVER, 1, $expected, $SERVER, 1), '... and all others answered');
+	is(stat_of($node, 'broken, timed_out'), $counts, '... in time, and none is out of step');
+
+	my $killed = background($node, join("\n", $set, $many, $stop, $query));
+	ok( wait_until($node, q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+			WHERE wait_event_type = 'Extension' AND backend_type = 'client backend'}), 'a session waits, and is killed');
+	kill 'CONT', $pid;
+	isnt(end_of($killed), 0, '... it is gone');
+	differs($node, $search, '... and others are answered');
+
+	(undef, $out) = $node->psql('postgres', join("\n", $set, $many, $stop, $later->('KILL'), "$query;", $who));
+	is($out, "$expected\nsession", 'gpuvecd is killed: the session finds the rows');
+	return;
+}
+
 my $rows = long_test() ? 50_000 : 3000;
 my $node = new_remote_node('main', conf => "max_connections = 20\nfsync = off\ngpuvec.server_timeout = '60s'\n");
 my @tables = (
@@ -530,6 +568,7 @@ for my $ms (0, 7, 40)
 	has_mirror('plain', 'the other one');
 }
 
+test_mailbox($node, 'SELECT id FROM plain ORDER BY e <-> point(4711, 8) LIMIT 30');
 no_crash($node);
 $node->stop;
 done_testing();

@@ -6,7 +6,8 @@
  * An input is what one client sends, from its hello on, behind a byte that says
  * how much of it comes at a time: with RUDE the next message may come before
  * the last one is answered.  The same bytes are the memory that it
- * shares.  Whatever they are, the server goes on: another client's mirror
+ * shares; where that is a mailbox, there is always a search in it.  Whatever
+ * they are, the server goes on: another client's mirror
  * still gives the answers that it gave before.
  *
  * Version 0 of a hello stands for today's, so that inputs outlive it.
@@ -15,6 +16,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -49,7 +51,8 @@ static struct
 	size_t		message;		/* left of the message; rude: of all */
 	bool		rude;
 	int			memory;			/* a memfd, which comes with the first */
-	bool		passed;			/* it did */
+	int			wake;			/* an eventfd, which comes with the others */
+	bool		passed;			/* the memory did */
 	char	   *answer;			/* NULL: nobody looks at it */
 	size_t		answer_bytes;
 	size_t		answer_capacity;
@@ -85,24 +88,19 @@ wire_recv(int fd, void *to, size_t capacity, int flags)
 	return (ssize_t) n;
 }
 
-/* With the first bytes that a thread reads comes the memory. */
+/* With the first bytes behind the hello comes the memory. */
 ssize_t
 wire_recvmsg(int fd, struct msghdr *message, int flags)
 {
 	struct cmsghdr *control = CMSG_FIRSTHDR(message);
-	int			passed;
+	int			passed = dup(wire.passed ? wire.wake : wire.memory);
 
-	message->msg_controllen = 0;
-	if (!wire.passed)
-	{
-		passed = dup(wire.memory);
-		control->cmsg_level = SOL_SOCKET;
-		control->cmsg_type = SCM_RIGHTS;
-		control->cmsg_len = CMSG_LEN(sizeof(int));
-		memcpy(CMSG_DATA(control), &passed, sizeof(int));
-		message->msg_controllen = CMSG_SPACE(sizeof(int));
-		wire.passed = true;
-	}
+	control->cmsg_level = SOL_SOCKET;
+	control->cmsg_type = SCM_RIGHTS;
+	control->cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(control), &passed, sizeof(int));
+	message->msg_controllen = CMSG_SPACE(sizeof(int));
+	wire.passed = true;
 	return wire_recv(fd, message->msg_iov->iov_base,
 					 message->msg_iov->iov_len, flags);
 }
@@ -233,6 +231,20 @@ answer_message(GvConnection *connection, bool *goes_on)
 	return true;
 }
 
+/* A session's next search is in its mailbox; was the last one answered there? */
+static void
+ask_again(const GvConnection *connection)
+{
+	GvMailbox  *mailbox = gv_mailbox(connection);
+	GvMessage  *answer = (GvMessage *) (mailbox + 1);
+
+	if (mailbox == NULL)
+		return;
+	wire.taken += answer->type == GV_MSG_OK;
+	answer->type = 0;
+	(void) gv_mail_exchange(mailbox, GV_MAIL_WAITING);
+}
+
 /* The whole life of a client that sends these bytes. */
 static void
 converse(const void *bytes, size_t size, uint8_t manner)
@@ -252,6 +264,7 @@ converse(const void *bytes, size_t size, uint8_t manner)
 	wire.taken = 0;
 	while (goes_on)
 	{
+		ask_again(connection);
 		switch (gv_connection_receive(connection, false))
 		{
 			case GV_RECEIVED_PART:
@@ -377,6 +390,7 @@ set_up(void)
 	gv_mirrors_init(devices, &budget, 1, 3600);
 	if (gv_batches_open() != GV_OK)
 		FAULT("no turns");
+	wire.wake = eventfd(0, 0);
 	wire.memory = memfd_create("fuzz", MFD_ALLOW_SEALING);
 	if (ftruncate(wire.memory, 1 << 16) != 0 ||
 		fcntl(wire.memory, F_ADD_SEALS, F_SEAL_SHRINK) != 0)
@@ -455,6 +469,7 @@ look_around(void)
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
+	const GvMessage nothing = {0};
 	size_t		n = size < 1 << 16 ? size : 1 << 16;
 	char	   *bytes;
 
@@ -463,6 +478,10 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (question == NULL)
 		set_up();
 	if (pwrite(wire.memory, data + 1, n - 1, 0) != (ssize_t) n - 1)
+		FAULT("the shared memory cannot be written");
+	if (n - 1 <= sizeof(GvMailbox) &&
+		pwrite(wire.memory, &nothing, sizeof(nothing), sizeof(GvMailbox)) !=
+		sizeof(nothing))
 		FAULT("the shared memory cannot be written");
 	/* no byte more, so that what reads behind them is seen */
 	bytes = malloc(size - 1);
@@ -501,14 +520,15 @@ keep_script(FuzzKeep keep, const char *kind, Script *script, int messages)
 	free_script(script);
 }
 
-/* A message of one number comes into a script as its message `at`. */
+/* A message of one number, or LOOK, comes into a script as its message `at`. */
 static void
 insert(Script *script, int at, GvMessageType type, uint64_t number)
 {
 	GvMessage  *message = malloc(sizeof(*message) + sizeof(number));
+	uint32_t	bytes = type == GV_MSG_LOOK ? 0 : sizeof(number);
 	int			i;
 
-	*message = (GvMessage) {sizeof(number), type, 0};
+	*message = (GvMessage) {bytes, type, 0};
 	memcpy(message + 1, &number, sizeof(number));
 	for (i = script->n++; i > at; i--)
 	{
@@ -516,7 +536,7 @@ insert(Script *script, int at, GvMessageType type, uint64_t number)
 		script->bytes[i] = script->bytes[i - 1];
 	}
 	script->messages[at] = (char *) message;
-	script->bytes[at] = sizeof(*message) + sizeof(number);
+	script->bytes[at] = sizeof(*message) + bytes;
 }
 
 /* A loader whose first array is in memory, that of a message that is not taken. */
@@ -550,6 +570,19 @@ keep_fetched(FuzzKeep keep)
 	keep_script(keep, "set-fetched", &script, script.n - 1);
 }
 
+/* A session whose first search is in its mailbox, too, before it is sent. */
+static void
+keep_mailed(FuzzKeep keep, const GvMirrorKey *key, const TestIndex *index)
+{
+	Script		script = {0};
+
+	session_script(&script, key, index);
+	insert(&script, 1, GV_MSG_LOOK, 0);
+	insert(&script, 1, GV_MSG_LOOK, 0);
+	insert(&script, 1, GV_MSG_ATTACH_SHM, 1 << 16);
+	keep_script(keep, "session-mailed", &script, script.n);
+}
+
 /* Messages of a client of each role. */
 void
 fuzz_seeds(FuzzKeep keep)
@@ -563,6 +596,7 @@ fuzz_seeds(FuzzKeep keep)
 
 	session_script(&script, &other, &index);
 	keep_script(keep, "session", &script, script.n);
+	keep_mailed(keep, &other, &index);
 	supervisor_script(&script, &key);
 	keep_script(keep, "supervisor", &script, script.n);
 	/* one of another incarnation */

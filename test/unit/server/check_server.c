@@ -47,6 +47,7 @@ static const struct
 	{"loading", test_loading, ON_ALL},
 	{"rows", test_rows_sent, ON_ALL},
 	{"shared", test_shared, ON_ALL},
+	{"mailboxes", test_mailboxes, ON_ALL},
 	{"following", test_following, ON_ALL},
 	{"versions", test_versions, ON_ALL},
 	{"sets", test_sets, ON_ALL},

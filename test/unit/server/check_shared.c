@@ -96,9 +96,9 @@ test_no_memory(const TestServer *server)
 		client_cut(fd, memory_pass(fd, wrongs[i].bytes, wrongs[i].fds,
 								   wrongs[i].n), wrongs[i].what);
 	}
-	fd = client_open(server, GV_ROLE_SESSION);
+	fd = client_open(server, GV_ROLE_BUILDER);
 	client_cut(fd, memory_pass(fd, MEMORY_BYTES, &memory.fd, 1),
-			   "a session's memory");
+			   "a builder's memory");
 	fd = client_open(server, GV_ROLE_LOADER);
 	CHECK(memory_pass(fd, MEMORY_BYTES, two, 2) == 0, "the first of two");
 	CHECK(client_ping(fd) == 0, "goes on");

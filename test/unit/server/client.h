@@ -120,6 +120,20 @@ extern int	memory_ask(int fd, const TestMemory *memory, uint64_t offset,
 					   GvMessage header, const void *head, size_t head_bytes,
 					   const void *tail, size_t tail_bytes);
 
+typedef struct TestMailbox
+{
+	int			fd;				/* the session's connection */
+	int			wake;			/* its eventfd */
+	GvMailbox  *box;
+} TestMailbox;
+
+extern TestMailbox mailbox_open(int fd, TestMemory *memory, uint64_t bytes);
+extern bool mailbox_put(const TestMailbox *mailbox, const void *head,
+						size_t head_bytes, const void *tail,
+						size_t tail_bytes, GvMailState state);
+extern bool mailbox_sleep(const TestMailbox *mailbox);
+extern const GvMessage *mailbox_answer(const TestMailbox *mailbox);
+
 /* load.c: an index into the server. */
 extern GvMirrorKey test_key(uint32_t relation);
 extern int	load_begin(int fd, const GvMirrorKey *key,
@@ -268,6 +282,7 @@ extern void test_searches(void);
 extern void test_loading(void);
 extern void test_rows_sent(void);
 extern void test_shared(void);
+extern void test_mailboxes(void);
 extern void test_following(void);
 extern void test_versions(void);
 extern void test_devices(void);
