@@ -226,7 +226,7 @@ sub answer
 	my ($nprobed, $nhits, $list, $probe, $more) = @_;
 
 	return message('OK', 'SEARCH',
-		pack('llqLLLLLlqqddqqLL', $nprobed, $nhits, 100, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+		pack('llqLLLLLlLldflqqddqq', $nprobed, $nhits, 100, 1, 0, 0, 0, 0, 0, 0, $nhits, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 		  . pack('lfLLL', $list, 0, 1, 1, 1) x $nprobed
 		  . pack('fLSSSS', 0, $probe, 0, 0, 1, 0) x $nhits
 		  . $more);
