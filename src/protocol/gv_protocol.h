@@ -50,7 +50,7 @@
 #include "engine/mirror/gv_builder.h"
 
 #define GV_PROTOCOL_MAGIC	0x43507667	/* "gvPC" */
-#define GV_PROTOCOL_VERSION 17
+#define GV_PROTOCOL_VERSION 18
 
 /*
  * These files are in the data directory, or in the folder of a gpuvecd that

@@ -764,8 +764,8 @@ gv_connection_receive(GvConnection *connection, bool wait)
 GvFlushed
 gv_connection_flush(GvConnection *connection, bool wait)
 {
-	bool		pipelines = connection->pipelines &&
-	connection->role != GV_ROLE_BULK;
+	bool		pipelines = connection->role == GV_ROLE_BUILDER ||
+	connection->role == GV_ROLE_SET;
 	uint64_t	begun_ns = wait && !pipelines ? gv_now_ns() : 0;
 
 	if (connection->mailed)
@@ -807,8 +807,7 @@ gv_connection_flush(GvConnection *connection, bool wait)
 		 connection->role == GV_ROLE_BULK))
 		(void) resize(&connection->in, &connection->in_capacity,
 					  FIRST_CAPACITY);
-	if (connection->out_capacity > KEPT_CAPACITY &&
-		(!pipelines || connection->role == GV_ROLE_SESSION))
+	if (connection->out_capacity > KEPT_CAPACITY && !pipelines)
 		(void) resize(&connection->out, &connection->out_capacity,
 					  FIRST_OUT_CAPACITY);
 	return GV_FLUSHED;

@@ -300,6 +300,34 @@ test_odd(@$_) for (
 	[ $welcome, refusal('SEARCH', 7, 'no memory'), 'refused', 'no memory' ],
 	[ $welcome, refusal('SEARCH', 8, 'broken'), 'engine_failed', 'engine failed' ]);
 
+# who may not share memory searches without
+my $asked = stat_of($node, 'searches_by_server + stale');
+my $failed = stat_of($node, 'refused, broken, timed_out');
+my %said = (HELLO => $welcome, SEARCH => answer(2, 0, 0, 0, ''), ATTACH_SHM => refusal('ATTACH_SHM', 7, 'no memory'));
+my %name = reverse %MESSAGE;
+$pid = pretend_gpuvecd(
+	$node->data_dir,
+	sub {
+		my ($client) = @_;
+
+		return if fork // die;
+		while ((sysread($client, my $header, 8) // 0) == 8)
+		{
+			my ($length, $type) = unpack('LS', $header);
+
+			sysread($client, my $asked, $length) if $length > 0;
+			syswrite($client, $said{ $name{$type} });
+		}
+		POSIX::_exit(0);
+	});
+is($node->safe_psql('postgres', "SELECT answers('small', '<->', 8, 10, 30)"),
+	$node->safe_psql('postgres', "SET gpuvec.engine = cpu; SELECT answers('small', '<->', 8, 10, 30)"),
+	'no mailbox: answers are right');
+end_pretended($pid);
+is(stat_of($node, 'searches_by_server + stale'), $asked + 30, 'no mailbox: all searches are answered');
+is(stat_of($node, 'refused, broken, timed_out'), $failed, 'no mailbox: nothing else has failed');
+soon_up($node, 'no mailbox');
+
 # A refusal is a sign of life: work that takes long is not given up while nobody
 # else gets in, but when its connection ends; and neither do sessions search
 # themselves, after the supervisor, too, was refused.
@@ -370,31 +398,6 @@ end_pretended($pid);
 is(stat_of($node, 'timed_out, stale'), join('|', map { $_ + 2 } split /\|/, $before),
 	'useless answers: others were not answered meanwhile');
 is(stat_of($node, 'state'), 'up', 'useless answers: it is not called silent');
-
-# who may not share memory searches without
-$before = stat_of($node, 'stale');
-my $failed = stat_of($node, 'refused, broken, timed_out');
-my %said = (HELLO => $welcome, SEARCH => answer(4, 0, 0, 0, ''), ATTACH_SHM => refusal('ATTACH_SHM', 7, 'no memory'));
-my %name = reverse %MESSAGE;
-$pid = pretend_gpuvecd(
-	$node->data_dir,
-	sub {
-		my ($client) = @_;
-
-		return if fork // die;
-		while ((sysread($client, my $header, 8) // 0) == 8)
-		{
-			my ($length, $type) = unpack('LS', $header);
-
-			sysread($client, my $asked, $length) if $length > 0;
-			syswrite($client, $said{ $name{$type} });
-		}
-		POSIX::_exit(0);
-	});
-$node->safe_psql('postgres', "SELECT answers('u', '<->', 8, 10, 30)");
-end_pretended($pid);
-is(stat_of($node, 'stale'), $before + 30, 'no mailbox: all searches are answered');
-is(stat_of($node, 'refused, broken, timed_out'), $failed, 'no mailbox: nothing else has failed');
 
 # errors, for who wants them
 $strict =~ s/'t'/'small'/;
