@@ -419,7 +419,7 @@ slice_floats(const Round *round)
 
 /*
  * Searches for query `number` under conditions on keys, as a scan does.
- * Remembers the request that gpuvecd has answered, for the queries that follow.
+ * Remembers the first request that gpuvecd has answered, for other queries.
  */
 static void
 search_by_keys(Round *round, int number)
@@ -437,8 +437,11 @@ search_by_keys(Round *round, int number)
 		search->asked = bulk->floats + (Size) number * dims;
 	IvfpqSearchKeys(search, &goal);
 	bulk->goal.guess = goal.selectivity;
-	bulk->goal.probes = goal.probes;
-	bulk->goal.asked = goal.asked;
+	if (bulk->goal.probes == 0)
+	{
+		bulk->goal.probes = goal.probes;
+		bulk->goal.asked = goal.asked;
+	}
 	take_by_keys(round, search, number, &goal);
 	pfree(vector);
 }
