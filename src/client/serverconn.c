@@ -548,8 +548,10 @@ receive_mail(IvfpqChannel *channel)
 	if (header.type == 0)
 		return false;
 	memcpy(channel->in, &header, sizeof(header));
+	channel->received = sizeof(header); /* is kept if the buffer grows */
 	if (!check_header(channel))
 		return false;
+	channel->received = 0;
 	if (header.type != GV_MSG_OK ||
 		sizeof(header) + header.length > channel->answer_bytes)
 		return IvfpqChannelReject(channel);

@@ -62,12 +62,15 @@ sub test_mailbox
 	my $set = "SET enable_seqscan = off; SET gpuvec.engine = gpu; SET gpuvec.request_timeout = '60s';
 		SELECT pg_backend_pid() AS pid \\gset\n\\setenv PID :pid";
 	my $many = "DO \$\$ BEGIN FOR i IN 1 .. 40 LOOP EXECUTE \$x\$$query\$x\$; END LOOP; END \$\$;";
+	(my $all = $query) =~ s/ LIMIT \d+//;
+	my $deeper = "DO \$\$ DECLARE row record; BEGIN FOR i IN 1 .. 5 LOOP
+		PERFORM set_config('gpuvec.candidates', (3 * 4 ^ i)::int::text, true), set_config('gpuvec.probes', '60', true); FOR row IN $all LOOP EXIT; END LOOP; END LOOP; END \$\$;";
 	my $mailboxes = '\! grep -c memfd:gpuvec /proc/$PID/maps';
 	my $stop = "\\! kill -STOP $pid";
 	my $later = sub { return "\\! (sleep 0.3; kill -$_[0] $pid) > /dev/null 2>&1 &"; };
 	my $who = 'SELECT engine FROM gpuvec_last_scan();';
 
-	my (undef, $out, $err) = $node->psql('postgres', join("\n", $set, $many, $mailboxes, $stop,
+	my (undef, $out, $err) = $node->psql('postgres', join("\n", $set, $many, $deeper, $mailboxes, $stop,
 			$later->('CONT'), "$query;", $who, $stop,
 			"SET LOCAL statement_timeout = '300ms' \\; $query;", $mailboxes, "\\! kill -CONT $pid", $many, "$query;",
 			$who, $mailboxes), on_error_stop => 0);
