@@ -244,7 +244,8 @@ sub level
 
 	my @columns = ("$d AS d", "$t.id AS id", map { "$_ AS " . s/\.id//r } @{ $j->{columns} });
 	my $select = 'SELECT';
-	my $serves = $asc eq '' && !$j->{nullable};
+	# what is above a sub-select may leave no rows in which ours are NULL
+	my $serves = $asc eq '' && (!$j->{nullable} || $total);
 	if ($form eq 'window')
 	{
 		my $w = "ORDER BY " . join ', ', $d, @after;

@@ -80,7 +80,7 @@ sub mark
 	my $leaves = $left_out->{$alias} or return '';
 	my $r = $statement->{relations}{$alias};
 
-	return " AND ($alias.z OR $r->{part} <> ALL ('{" . join(',', map { "bare.$_" } @$leaves) . "}'::regclass[]::oid[]))";
+	return " AND ($alias.z OR $r->{part} <> ALL ('{" . join(',', map { "bare.$_" } @$leaves) . "}'::regclass[]::oid[])) IS NOT FALSE";
 }
 
 # Which leaves of which aliases with marks the plans of a statement ask the index
