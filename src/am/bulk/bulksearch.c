@@ -74,10 +74,12 @@
 #define TOGETHER_BYTES	((Size) 8 * 1024 * 1024)
 
 /*
- * Nanoseconds of a search under conditions on keys, of testing a posting's
- * keys, and of one dimension of a distance of vectors in the cache.
+ * Nanoseconds of a search under conditions on keys, by this session and by
+ * gpuvecd in a message of many, of testing a posting's keys, and of one
+ * dimension of a distance of vectors in the cache.
  */
 #define SEARCH_NS		200000.0
+#define SERVED_NS		30000.0
 #define KEYS_NS			6.0
 #define CACHED_NS		0.25
 
@@ -791,6 +793,7 @@ bulk_begin(IvfpqBulk *bulk)
 	Oid			type;
 	Oid			operator = InvalidOid;	/* the index's operator */
 	Size		bytes;
+	double		search_ns = IvfpqServerIsWanted() ? SERVED_NS : SEARCH_NS;
 	double		few;			/* rows */
 
 	IvfpqTypeInit(&bulk->type, bulk->index);
@@ -852,10 +855,10 @@ bulk_begin(IvfpqBulk *bulk)
 	IvfpqSearchCondition(&bulk->searches[0], &bulk->quals.condition);
 
 	/* if few rows match, to rerank them all takes less than a search */
-	few = SEARCH_NS / (meta->dims * CACHED_NS);
+	few = search_ns / (meta->dims * CACHED_NS);
 	if (!bulk->everything && ivfpq_max_probes == 0 &&
 		IvfpqRowsAbout(bulk->index, meta) * meta->lists_per_row * KEYS_NS <
-		bulk->queries.n * SEARCH_NS &&
+		bulk->queries.n * search_ns &&
 		IvfpqBulkReadMatching(bulk, (int64) (few * meta->lists_per_row)))
 		IvfpqSearchNoServer(&bulk->searches[0], "conditions on keys");
 }
