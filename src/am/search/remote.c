@@ -492,26 +492,26 @@ IvfpqSearchRemote(IvfpqSearch *search, int probes, int candidates, double part,
 	/* ids of hits are addresses if there are refine records, else TIDs */
 	IvfpqSearchForgetAnswer(search);
 	Assert(search->addresses == (meta->refine != IVFPQ_REFINE_NONE));
-	IvfpqInjectionPoint("remote: ask");
 	INSTR_TIME_SET_CURRENT(began);
-	served = IvfpqRemoteSearch(search->index, meta, &question, &answer);
-	INSTR_TIME_SET_CURRENT(ended);
-
-	if (served == IVFPQ_ANSWERED)
+	do
 	{
-		IvfpqInjectionPoint("remote: answered");
-		head = &answer.head;
-		if (!use_answer(search, &answer, &question, &again))
-			served = IVFPQ_STALE;
-		IvfpqInjectionPoint("remote: compared");
-	}
+		IvfpqInjectionPoint("remote: ask");
+		question.keep = again ? 0 : question.keep;
+		again = false;
+		head = NULL;
+		served = IvfpqRemoteSearch(search->index, meta, &question, &answer);
+		INSTR_TIME_SET_CURRENT(ended);
+		if (served == IVFPQ_ANSWERED)
+		{
+			IvfpqInjectionPoint("remote: answered");
+			head = &answer.head;
+			if (!use_answer(search, &answer, &question, &again))
+				served = IVFPQ_STALE;
+			IvfpqInjectionPoint("remote: compared");
+		}
+	} while (served == IVFPQ_ANSWERED && again);
 	report_answer(search->report, served, began, ended, answer.engine, head,
 				  head != NULL ? head->batch : 0);
-	if (served == IVFPQ_ANSWERED && again)
-	{
-		search->keep = 0;
-		return IvfpqSearchRemote(search, probes, candidates, part, rank);
-	}
 	return served == IVFPQ_ANSWERED;
 }
 

@@ -28,11 +28,16 @@ IvfpqGetOptions(Relation index)
 
 /* There is no gpuvecd. */
 bool
-IvfpqSearchRemote(IvfpqSearch *search, int probes, int capacity, double part,
+IvfpqSearchRemote(IvfpqSearch *search, int probes, int candidates, double part,
 				  int rank)
 {
 	return false;
 }
+
+UNREACHED(void IvfpqSearchBulkRemote(IvfpqSearch *search, const float *asked,
+									 int n, int probes, int candidates,
+									 double part, int rank,
+									 const IvfpqBulkTaker *taker))
 
 NO_OP(void IvfpqSearchNoServer(IvfpqSearch *search, const char *reason))
 NO_OP(void IvfpqReportEngine(IvfpqScanReport *report, const char *engine))
