@@ -303,15 +303,21 @@ shared_memory_type() {
 	fi
 }
 
-# Runs test/bench/$1.py in a cluster of its own; further arguments are settings.
-# Huge pages for so many MB of shared buffers, if this is root.  Without them a
-# new session spends its first seconds on page faults.
+# Reserves huge pages for $1 MB of shared buffers until the stage ends, besides
+# those that the host has, if this is root.  Without them a new session spends
+# its first seconds on page faults.
 reserve_huge_pages() {
-	local pages=$(($1 / 2 + $1 / 20))
-	! echo "$pages" 2>/dev/null >/proc/sys/vm/nr_hugepages ||
-		grep HugePages_Total /proc/meminfo
+	local file=/proc/sys/vm/nr_hugepages before size
+	[ -w $file ] || return 0
+	before=$(cat $file)
+	size=$(awk '/^Hugepagesize:/ { print int($2 / 1024) }' /proc/meminfo)
+	# shellcheck disable=SC2064
+	trap "echo $before >$file" EXIT
+	echo $((before + ($1 + $1 / 10) / size)) >$file
+	grep HugePages_Total /proc/meminfo
 }
 
+# Runs test/bench/$1.py in a cluster of its own; further arguments are settings.
 measure() {
 	local program=$1
 	shift
@@ -333,7 +339,6 @@ measure() {
 	PATH=$GV_BIN:$PATH python3 "$GV_ROOT/test/bench/$program.py" \
 		"${ARGUMENTS[@]}"
 	gv_stop bench
-	reserve_huge_pages 0
 }
 
 stage_bench() {
