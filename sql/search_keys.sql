@@ -69,6 +69,12 @@ SET gpuvec.recall = 1;
 SELECT * FROM nearly_same(10);
 RESET gpuvec.recall;
 RESET gpuvec.max_probes;
+-- too many of few dimensions, too
+CREATE TABLE narrow AS SELECT ARRAY[sin(i), cos(i * 3.7)]::real[] AS e, 3 AS key FROM generate_series(1, 30000) AS i;
+CREATE INDEX narrow_e ON narrow USING gpuivfpq (e, key) WITH (lists = 16);
+SELECT min(batches) FROM (SELECT count(*) FROM gpuvec_search('narrow_e', (SELECT array_agg(v[1:2]) FROM asked), 10, 3) OFFSET 0) AS n,
+	gpuvec_last_scan();
+DROP TABLE narrow;
 
 -- rows changed in place and elsewhere, new, and gone
 UPDATE keyed SET free = 1 WHERE id % 3 = 0;

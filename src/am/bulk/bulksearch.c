@@ -75,12 +75,13 @@
 
 /*
  * Nanoseconds of a search under conditions on keys, by this session and by
- * gpuvecd in a message of many, of testing a posting's keys, and of one
- * dimension of a distance of vectors in the cache.
+ * gpuvecd in a message of many, of testing a posting's keys, of reranking a row
+ * in the cache for a query, and for each dimension.
  */
 #define SEARCH_NS		200000.0
 #define SERVED_NS		30000.0
 #define KEYS_NS			6.0
+#define CACHED_ROW_NS	8.0
 #define CACHED_NS		0.25
 
 /*
@@ -855,7 +856,7 @@ bulk_begin(IvfpqBulk *bulk)
 	IvfpqSearchCondition(&bulk->searches[0], &bulk->quals.condition);
 
 	/* if few rows match, to rerank them all takes less than a search */
-	few = search_ns / (meta->dims * CACHED_NS);
+	few = search_ns / (CACHED_ROW_NS + meta->dims * CACHED_NS);
 	if (!bulk->everything && ivfpq_max_probes == 0 &&
 		IvfpqRowsAbout(bulk->index, meta) * meta->lists_per_row * KEYS_NS <
 		bulk->queries.n * search_ns &&

@@ -276,9 +276,9 @@ IvfpqCheckValid(Relation index)
 }
 
 /*
- * Returns whether the index has all rows that the transaction's snapshots see.  If the index
- * was built after rows had changed in place, it has only the last versions of
- * these rows, and an older snapshot may see older versions.
+ * Returns whether the index has all rows that the transaction's snapshots see.
+ * If the index was built after rows had changed in place, it has only the last
+ * versions of these rows, and an older snapshot may see older versions.
  */
 bool
 IvfpqIsWhole(Relation index)
