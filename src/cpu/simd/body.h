@@ -172,12 +172,11 @@ compare64(const float *a, const float *b, int32_t dims, bool product)
 		add_terms64(sums, a + i, b + i, product);
 	if (i < dims)
 	{
-		size_t		bytes = sizeof(float) * (size_t) (dims - i);
-		float		x[LANES64] = {0};
-		float		y[LANES64] = {0};
+		float		x[LANES];
+		float		y[LANES];
 
-		memcpy(x, a + i, bytes);
-		memcpy(y, b + i, bytes);
+		store(x, load_rest(a + i, dims - i));
+		store(y, load_rest(b + i, dims - i));
 		add_terms64(sums, x, y, product);
 	}
 	memcpy(lanes, sums, sizeof(lanes));
