@@ -502,7 +502,8 @@ share_mailbox(IvfpqChannel *channel)
 		return;
 	/* the mailbox begins where the ring's slot has its head */
 	if (share_slots(&mailbox, channel, 1, MAIL_BYTES))
-		IvfpqChannelUse(channel, mailbox.slots, MAIL_BYTES);
+		IvfpqChannelUse(channel, mailbox.slots,
+						IvfpqRingOffset(&mailbox, 0) + MAIL_BYTES);
 }
 
 /* Asks gpuvecd.  *reason explains any outcome other than IVFPQ_ANSWERED. */

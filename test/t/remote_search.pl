@@ -49,9 +49,9 @@ sub test_given_up
 	return is(stat_of($node, 'broken'), $broken, "$what: ... and nothing is out of step");
 }
 
-# Test: searches by a mailbox, of a session that polls for its answers.  It is woken after
-# a long search, given up and asked again, does without a gpuvecd that is killed, and
-# gpuvecd without a session that is.
+# Test: searches by a mailbox, of a session that polls for its answers, which have any size
+# about that of the mailbox.  It is woken after a long search, given up and asked again, does
+# without a gpuvecd that is killed, and gpuvecd without a session that is.
 sub test_mailbox
 {
 	my ($node, $search) = @_;
@@ -63,8 +63,8 @@ sub test_mailbox
 		SELECT pg_backend_pid() AS pid \\gset\n\\setenv PID :pid";
 	my $many = "DO \$\$ BEGIN FOR i IN 1 .. 40 LOOP EXECUTE \$x\$$query\$x\$; END LOOP; END \$\$;";
 	(my $all = $query) =~ s/ LIMIT \d+//;
-	my $deeper = "DO \$\$ DECLARE row record; BEGIN FOR i IN 1 .. 5 LOOP
-		PERFORM set_config('gpuvec.candidates', (3 * 4 ^ i)::int::text, true), set_config('gpuvec.probes', '60', true); FOR row IN $all LOOP EXIT; END LOOP; END LOOP; END \$\$;";
+	my $deeper = "DO \$\$ DECLARE row record; BEGIN FOR i IN 1 .. 200 LOOP
+		PERFORM set_config('gpuvec.candidates', (CASE WHEN i > 5 THEN 1150 + i ELSE 3 * 4 ^ i END)::int::text, true), set_config('gpuvec.probes', '60', true); FOR row IN $all LOOP EXIT; END LOOP; END LOOP; END \$\$;";
 	my $mailboxes = '\! grep -c memfd:gpuvec /proc/$PID/maps';
 	my $stop = "\\! kill -STOP $pid";
 	my $later = sub { return "\\! (sleep 0.3; kill -$_[0] $pid) > /dev/null 2>&1 &"; };
