@@ -69,8 +69,8 @@ extern IvfpqOutcome IvfpqRemoteSearch(Relation index,
 /*
  * Many queries, in messages of at most IvfpqRemoteBulkSize queries.  Up to
  * IVFPQ_BULK_UNDER_WAY messages are under way, if IvfpqRemoteBulkMaySend says
- * so: while the caller
- * works on the answers of one, gpuvecd searches for the queries of the next.
+ * so: while the caller works on the answers of one, gpuvecd searches for the
+ * queries of the next.
  *
  * IvfpqRemoteBulkTake sets the answers to the oldest message and returns its
  * outcome, as IvfpqRemoteSearch does.  After another outcome than

@@ -331,11 +331,11 @@ typedef struct GvTestRequest
 } GvTestRequest;
 
 /*
- * What an answer leaves out if the request has `keep`.  If n > 0, the hits in
- * the answer are of different rows, in the order of their best hits, and all
- * their distances are known or their rows are not in the mirror.  n other rows
- * are among the first `rows`, none of them nearer than `distance`.  If the
- * request has tests, that are all rows that satisfy them in the lists searched.
+ * The rows that an answer leaves out, of the first `rows` rows found, if the
+ * request has `keep`.  If n > 0, the answer has one hit, the best, of each other
+ * row.  No row that is left out is nearer than `distance`.  If the request has
+ * tests, the answer and these rows together are all rows that satisfy the tests
+ * in the lists searched.
  */
 typedef struct GvOmitted
 {

@@ -130,8 +130,8 @@ typedef struct Threshold
 } Threshold;
 
 /*
- * What the searches for a query have found.  Postings whose scores are above
- * the reach of their step are left out, unless all neighbors precede them.
+ * The postings that the searches for a query have found.  A posting whose score
+ * is above the reach of its step is left out, unless all neighbors precede it.
  */
 typedef struct QueryFound
 {

@@ -315,17 +315,26 @@ merge_hits(IvfpqSearch *search, const IvfpqRemoteResult *answer)
 }
 
 /*
+ * Returns whether the question has to be asked without `keep`, because which
+ * candidates are the best depends on postings that the mirror lacks.
+ */
+static bool
+lacks_candidates(const IvfpqSearch *search, const GvSearchReply *head)
+{
+	return search->remote.is_behind && head->omitted.n > 0;
+}
+
+/*
  * Sets the candidates from an answer, and from postings that the mirror lacks.
  * Returns false if the answer cannot be used.  Requests that the mirror catch
  * up if it is behind, if the answer cannot be used, or if the session sent a
  * version but the answer is not brief.  Once the mirror has caught up, answers
- * are brief.  A mirror that is behind must have left out nothing, since which
- * candidates are the best depends on the postings that it lacks: *again says
- * that the question has to be asked without `keep`.
+ * are brief.  An answer of a mirror that is behind cannot be merged if it leaves
+ * candidates out (lacks_candidates), and sets none.
  */
 static bool
 use_answer(IvfpqSearch *search, const IvfpqRemoteResult *answer,
-		   const IvfpqRemoteQuery *question, bool *again)
+		   const IvfpqRemoteQuery *question)
 {
 	const GvSearchReply *head = &answer->head;
 	GvTopK	   *top = &search->candidates;
@@ -336,8 +345,7 @@ use_answer(IvfpqSearch *search, const IvfpqRemoteResult *answer,
 
 	search->remote.nearest = (uint32) head->nearest;
 	search->remote.is_behind = behind;
-	*again = behind && head->omitted.n > 0;
-	if (useful && !*again)
+	if (useful && !lacks_candidates(search, head))
 	{
 		search->remote.nleft_out = head->nfound - head->nhits;
 		search->remote.omitted = head->omitted;
@@ -479,7 +487,7 @@ IvfpqSearchRemote(IvfpqSearch *search, int probes, int candidates, double part,
 	IvfpqOutcome served;
 	instr_time	began;
 	instr_time	ended;
-	bool		again = false;
+	bool		again;
 
 	if (search->asked != NULL && !IvfpqMirrorMayBeStale(search->index, meta))
 		question.keep = search->keep;
@@ -496,7 +504,6 @@ IvfpqSearchRemote(IvfpqSearch *search, int probes, int candidates, double part,
 	do
 	{
 		IvfpqInjectionPoint("remote: ask");
-		question.keep = again ? 0 : question.keep;
 		again = false;
 		head = NULL;
 		served = IvfpqRemoteSearch(search->index, meta, &question, &answer);
@@ -505,11 +512,14 @@ IvfpqSearchRemote(IvfpqSearch *search, int probes, int candidates, double part,
 		{
 			IvfpqInjectionPoint("remote: answered");
 			head = &answer.head;
-			if (!use_answer(search, &answer, &question, &again))
+			if (!use_answer(search, &answer, &question))
 				served = IVFPQ_STALE;
+			else
+				again = lacks_candidates(search, head);
 			IvfpqInjectionPoint("remote: compared");
 		}
-	} while (served == IVFPQ_ANSWERED && again);
+		question.keep = 0;
+	} while (again);
 	report_answer(search->report, served, began, ended, answer.engine, head,
 				  head != NULL ? head->batch : 0);
 	return served == IVFPQ_ANSWERED;
@@ -600,13 +610,12 @@ IvfpqSearchBulkRemote(IvfpqSearch *search, const float *asked, int n,
 		{
 			int			i = left[l] - first;
 			bool		found = served == IVFPQ_ANSWERED;
-			bool		again;
 
 			if (found)
 			{
 				taker->transform(taker->arg, left[l], 1, vector);
 				IvfpqSearchQuery(search, vector);
-				found = use_answer(search, &answers[i], &question, &again);
+				found = use_answer(search, &answers[i], &question);
 			}
 			if (found)
 			{
