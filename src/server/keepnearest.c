@@ -19,7 +19,7 @@
 
 #define MOST_HITS		(1 << 15)	/* of an answer that is cut */
 #define TABLE_SIZE		(2 * MOST_HITS)
-#define NBINS			512
+#define NBINS			1024
 
 /*
  * An answer is cut only if it has at least this many hits, and at least this
@@ -36,20 +36,57 @@ static struct
 {
 	uint64_t	table[TABLE_SIZE];
 	uint16_t	round;
-	int32_t		hits[MOST_HITS];	/* [nrows] the best hit of each row */
+	int32_t		hits[MOST_HITS + 1];	/* [nrows] the best hit of each row */
+	int32_t		keys[MOST_HITS + 1];	/* [nrows] by distance; ALWAYS */
 	int32_t		nrows;
-	uint16_t	bins[MOST_HITS];	/* [nrows] by distance; ALWAYS */
+	int32_t		nalways;
+	int32_t		least;			/* of the keys that are not ALWAYS */
+	int32_t		most;
 	int32_t		counts[NBINS];	/* number of rows in each bin */
 }			work;
 
-/* The bin of rows that are sent anyway: no distance is known, or it is NaN. */
-#define ALWAYS			UINT16_MAX
+/* The key of rows that are sent anyway: no distance is known, or it is NaN. */
+#define ALWAYS			INT32_MIN
 
-/* Sets work.hits to the best hits of the first `most` different rows. */
+/* Returns a number that ascends with the distance, or ALWAYS. */
+static inline int32_t
+row_key(const GvRowDistance *row)
+{
+	float		rounded = (float) row->distance;
+	int32_t		bits;
+
+	if (!row->known || isnan(rounded))
+		return ALWAYS;
+	memcpy(&bits, &rounded, sizeof(bits));
+	return bits >= 0 ? bits : -(bits & INT32_MAX);
+}
+
+/* Returns the table's entry for a hit's row, in this round. */
+static inline uint64_t
+entry_of(const GvHit *hit)
+{
+	uint32_t	low;
+
+	memcpy(&low, hit->rowid, sizeof(low));
+	return work.round | (uint64_t) low << 16 | (uint64_t) hit->rowid[2] << 48;
+}
+
+static inline uint64_t
+place_of(uint64_t entry)
+{
+	return entry * UINT64_C(0x9E3779B97F4A7C15) >> 40;
+}
+
+/*
+ * Sets work.hits to the best hits of the first `most` different rows, and
+ * work.keys to their keys.  That a row was met before is not predictable, so
+ * there is no branch for it.
+ */
 static void
 find_rows(const GvSearch *found, int32_t most)
 {
 	uint64_t	mask = 1;
+	int32_t		n = 0;
 	int32_t		i;
 
 	while (mask < 2 * (uint64_t) found->nhits)
@@ -60,90 +97,66 @@ find_rows(const GvSearch *found, int32_t most)
 		memset(work.table, 0, sizeof(work.table));
 		work.round = 1;
 	}
-	work.nrows = 0;
-	for (i = 0; i < found->nhits && work.nrows < most; i++)
+	work.nalways = 0;
+	work.least = INT32_MAX;
+	work.most = ALWAYS;
+	for (i = 0; i < found->nhits && n < most; i++)
 	{
-		uint64_t	entry = work.round;
-		uint64_t	at;
+		uint64_t	entry = entry_of(&found->hits[i]);
+		uint64_t	at = place_of(entry) & mask;
+		int32_t		key = row_key(&found->distances[i]);
+		bool		is_new;
 
-		memcpy((char *) &entry + 2, found->hits[i].rowid,
-			   sizeof(found->hits[i].rowid));
-		at = (entry * UINT64_C(0x9E3779B97F4A7C15)) >> 40 & mask;
-		while ((uint16_t) work.table[at] == work.round &&
-			   work.table[at] != entry)
+		while (((uint16_t) work.table[at] == work.round) &
+			   (work.table[at] != entry))
 			at = (at + 1) & mask;
-		if (work.table[at] == entry)
-			continue;
+		is_new = work.table[at] != entry;
 		work.table[at] = entry;
-		work.hits[work.nrows++] = i;
+		work.hits[n] = i;
+		work.keys[n] = key;
+		n += is_new;
+		if (key == ALWAYS)
+		{
+			work.nalways += is_new;
+			continue;
+		}
+		work.least = key < work.least ? key : work.least;
+		work.most = key > work.most ? key : work.most;
 	}
-}
-
-/* Returns a number that ascends with the distance, which is not NaN. */
-static inline int64_t
-ascending(double distance)
-{
-	float		rounded = (float) distance;
-	int32_t		bits;
-
-	memcpy(&bits, &rounded, sizeof(bits));
-	return bits >= 0 ? bits : -(int64_t) (bits & INT32_MAX);
+	work.nrows = n;
 }
 
 /*
- * Sorts the rows into bins by their distances.  A bin has an equal share of the
- * range of ascending(), so that a few huge distances do no harm.  Returns the
- * number of the last bin that is needed for `keep` rows, or NBINS if all are
- * needed.
+ * Returns the greatest key that is needed for `keep` rows, or INT32_MAX if all
+ * are needed.  Rows are counted in bins.  A bin has an equal share of the range
+ * of the keys, so that a few huge distances do no harm.
  */
 static int32_t
-find_last_bin(const GvSearch *found, int32_t keep)
+find_last_key(int32_t keep)
 {
-	int64_t		least = INT64_MAX;
-	int64_t		most = INT64_MIN;
-	double		scale;
-	int32_t		nalways = 0;
+	uint32_t	least = (uint32_t) work.least;
+	uint32_t	range = (uint32_t) work.most - least;
 	int32_t		n = 0;
-	int32_t		bin;
+	int			shift = 0;
+	uint32_t	bin;
 	int32_t		i;
 
-	for (i = 0; i < work.nrows; i++)
-	{
-		const GvRowDistance *row = &found->distances[work.hits[i]];
-		int64_t		key;
-
-		work.bins[i] = ALWAYS;
-		if (!row->known || isnan(row->distance))
-		{
-			nalways++;
-			continue;
-		}
-		key = ascending(row->distance);
-		work.bins[i] = 0;
-		least = key < least ? key : least;
-		most = key > most ? key : most;
-	}
 	/* if few distances are known, the session orders rows by other means */
-	if (nalways > keep || least >= most)
-		return NBINS;
-	scale = (NBINS - 0.5) / (double) (most - least);
+	if (work.nalways > keep || work.least >= work.most)
+		return INT32_MAX;
+	while (range >> shift >= NBINS)
+		shift++;
 	memset(work.counts, 0, sizeof(work.counts));
 	for (i = 0; i < work.nrows; i++)
-		if (work.bins[i] != ALWAYS)
-		{
-			double		distance = found->distances[work.hits[i]].distance;
-
-			work.bins[i] = (uint16_t)
-				((double) (ascending(distance) - least) * scale);
-			work.counts[work.bins[i]]++;
-		}
-	for (bin = 0; bin < NBINS; bin++)
+		if (work.keys[i] != ALWAYS)
+			work.counts[((uint32_t) work.keys[i] - least) >> shift]++;
+	for (bin = 0; bin < range >> shift; bin++)
 	{
 		n += work.counts[bin];
 		if (n >= keep)
-			return bin;
+			return (int32_t) (least + ((bin + 1) << shift) - 1);
 	}
-	return NBINS;
+	return INT32_MAX;
 }
 
 const int32_t *
@@ -169,15 +182,15 @@ gv_keep_nearest(const GvSearch *found, const GvSearchRequest *request,
 	if (request->ntests > 0 && (work.nrows == request->rows ||
 								found->nhits == request->capacity))
 		return NULL;
-	last = find_last_bin(found, keep);
-	if (last == NBINS)
+	last = find_last_key(keep);
+	if (last == INT32_MAX)
 		return NULL;
 	head->omitted.distance = INFINITY;
 	for (i = 0; i < work.nrows; i++)
 	{
 		const GvRowDistance *row = &found->distances[work.hits[i]];
 
-		if (work.bins[i] <= last || work.bins[i] == ALWAYS)
+		if (work.keys[i] <= last)	/* or ALWAYS, which is less */
 		{
 			work.hits[kept++] = work.hits[i];
 			continue;
