@@ -32,7 +32,7 @@
 #define IVFPQ_MAX_REQUESTS		4
 
 /* How long to poll for an answer before sleeping, in microseconds. */
-#define IVFPQ_BUSY_POLL_US			250
+#define IVFPQ_BUSY_POLL_US			500
 
 /* As large as the largest head of a request. */
 typedef union IvfpqHead

@@ -66,6 +66,11 @@ IvfpqBufHintRead(Relation rel, BlockNumber blkno,
 	return ReadBufferExtended(rel, MAIN_FORKNUM, blkno, RBM_NORMAL, strategy);
 }
 
+void
+IvfpqBufHintSeek(Relation rel, BlockNumber blkno)
+{
+}
+
 const char *
 IvfpqBufHintFetch(Relation rel, BlockNumber blkno, Size offset, Size bytes)
 {
@@ -124,6 +129,13 @@ IvfpqBufHintRead(Relation rel, BlockNumber blkno,
 	if (!BufferIsValid(buffer))
 		*place_of(rel, blkno) = buffer = ReadBuffer(rel, blkno);
 	return buffer;
+}
+
+void
+IvfpqBufHintSeek(Relation rel, BlockNumber blkno)
+{
+	if (places != NULL)
+		__builtin_prefetch(place_of(rel, blkno));
 }
 
 const char *

@@ -34,11 +34,12 @@
  * caller can prefetch more of the page.  The caller must not read at this
  * address, because the buffer may hold another page by then.  If the table has
  * no buffer for the page, the function prefetches nothing and returns NULL.
- * It never waits.
+ * It never waits.  IvfpqBufHintSeek prefetches the table's entry for that.
  */
 extern Buffer IvfpqBufHintRead(Relation rel, BlockNumber blkno,
 							   BufferAccessStrategy strategy);
 extern Buffer IvfpqBufHintPin(Relation rel, BlockNumber blkno);
+extern void IvfpqBufHintSeek(Relation rel, BlockNumber blkno);
 extern const char *IvfpqBufHintFetch(Relation rel, BlockNumber blkno, Size offset,
 									 Size bytes);
 

@@ -35,8 +35,8 @@
 /*
  * A directory with more pages than this has no version, because to look at all
  * pages would cost more than a version saves.  For the same reason a single
- * search computes the version only if it has key quals and reads at least as
- * many lists as there are directory pages.
+ * search computes the version only if it reads many lists for each page
+ * (am/search/remote.c).
  */
 #define MOST_PAGES		128
 

@@ -20,6 +20,7 @@
 #define MOST_HITS		(1 << 15)	/* of an answer that is cut */
 #define TABLE_SIZE		(2 * MOST_HITS)
 #define NBINS			1024
+#define AHEAD			12		/* rows looked up ahead: nothing is in caches */
 
 /*
  * An answer is cut only if it has at least this many hits, and at least this
@@ -107,6 +108,9 @@ find_rows(const GvSearch *found, int32_t most)
 		int32_t		key = row_key(&found->distances[i]);
 		bool		is_new;
 
+		if (i + AHEAD < found->nhits)
+			__builtin_prefetch(&work.table[place_of(entry_of(&found->hits[i + AHEAD])) & mask],
+							   1);
 		while (((uint16_t) work.table[at] == work.round) &
 			   (work.table[at] != entry))
 			at = (at + 1) & mask;

@@ -45,6 +45,7 @@
 #include "am/scan/scan.h"
 
 /* Sorted rows are prefetched so many rows before they leave the queue. */
+#define SEEK_PLACES		16
 #define SEEK_ROWS		8
 #define SEEK_TUPLES		4
 
@@ -156,6 +157,20 @@ compare_sorted(const IvfpqSortedRow *a, const IvfpqSortedRow *b)
 #include "lib/sort_template.h"
 
 /*
+ * Brings the tuple of the i-th of the sorted rows into the processor's cache.
+ * It will be reranked if another row may be as near, and then needs its vector.
+ */
+static void
+seek_tuple(const IvfpqScanRun *run, int64 i)
+{
+	const IvfpqSortedRow *row = &run->rows.sorted[i];
+	bool		overlaps = (i > 0 && row[-1].upper >= row->lower) ||
+	(i + 1 < run->rows.nsorted && row->upper >= row[1].lower);
+
+	IvfpqRerankSeekTuple(run->rerank, row->id, overlaps);
+}
+
+/*
  * Sets the queue's sorted rows to bounded rows [n], which are not in `seen`.
  * The memory is the caller's, and lives as long as the batch's.
  */
@@ -169,10 +184,12 @@ IvfpqRowsAddSorted(IvfpqScanRun *run, IvfpqSortedRow *sorted, int64 n)
 	rows->sorted = sorted;
 	rows->nsorted = n;
 	rows->next_sorted = 0;
+	for (int64 i = 0; i < Min(n, SEEK_PLACES); i++)
+		IvfpqRerankSeekPlace(run->rerank, sorted[i].id);
 	for (int64 i = 0; i < Min(n, SEEK_ROWS); i++)
 		IvfpqRerankSeekRow(run->rerank, sorted[i].id);
 	for (int64 i = 0; i < Min(n, SEEK_TUPLES); i++)
-		IvfpqRerankSeekTuple(run->rerank, sorted[i].id);
+		seek_tuple(run, i);
 }
 
 /* Takes the first of the sorted rows, of which there is one. */
@@ -185,10 +202,12 @@ take_sorted(IvfpqScanRun *run)
 	IvfpqQueuedRow *row = rows->next_slot++;
 	bool		found;
 
+	if (i + SEEK_PLACES < rows->nsorted)
+		IvfpqRerankSeekPlace(run->rerank, sorted[SEEK_PLACES].id);
 	if (i + SEEK_ROWS < rows->nsorted)
 		IvfpqRerankSeekRow(run->rerank, sorted[SEEK_ROWS].id);
 	if (i + SEEK_TUPLES < rows->nsorted)
-		IvfpqRerankSeekTuple(run->rerank, sorted[SEEK_TUPLES].id);
+		seek_tuple(run, i + SEEK_TUPLES);
 	(void) tidset_insert(rows->seen, sorted->id, &found);
 	row->lower = sorted->lower;
 	row->upper = sorted->upper;

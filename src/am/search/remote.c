@@ -22,9 +22,10 @@
  * last posting.  So they do not matter if enough of the postings that are left
  * rank no later than that posting.  Otherwise the answer cannot be used.
  *
- * A search with a condition needs many lists.  To avoid reading their entries,
- * the search reads the version of the directory (page/metapage.c), also after
- * its snapshot was taken and the pending rows were read, and sends it along.
+ * A search with a condition, or for many rows, needs many lists.  To avoid
+ * reading their entries, the search reads the version of the directory
+ * (page/metapage.c), also after its snapshot was taken and the pending rows
+ * were read, and sends it along.
  * If the mirror was known to be of this version when it was searched, the
  * answer is brief: all lists are current, and the answer has only sums over
  * them.  README, "Coherence", has the proof.
@@ -46,6 +47,13 @@
  * FEW_POSTINGS and more than half of the probed lists' postings.
  */
 #define FEW_POSTINGS		4096
+
+/*
+ * A search without a condition reads the version if it reads this many lists
+ * for each page of the directory.  With fewer lists, it would ask for a mirror
+ * that has caught up more often than it needs one.
+ */
+#define MANY_ENTRIES		16
 
 /* Status of a list in the mirror, compared with the list's directory entry. */
 enum
@@ -493,8 +501,8 @@ IvfpqSearchRemote(IvfpqSearch *search, int probes, int candidates, double part,
 		question.keep = search->keep;
 
 	/* reading the version is less work than reading the lists' entries */
-	if (search->condition != NULL &&
-		(BlockNumber) probes >= IvfpqDirectoryPages(meta))
+	if ((BlockNumber) probes >= IvfpqDirectoryPages(meta) *
+		(search->condition != NULL ? 1 : MANY_ENTRIES))
 		question.version = IvfpqDirectoryVersion(search->index, meta);
 
 	/* ids of hits are addresses if there are refine records, else TIDs */

@@ -237,10 +237,18 @@ IvfpqRerankPrefetch(IvfpqRerank *rerank, const uint64 *ids, int64 n,
 
 /*
  * Prefetch a row that will be fetched soon, but perhaps not by us, without
- * pinning its page: first its line pointer, and some rows later its tuple's
- * header and first columns.  What is read meanwhile may belong to another page,
- * which affects only what is prefetched.
+ * pinning its page: first what tells its buffer, then its line pointer, and
+ * some rows later its tuple, whole or the header and the first columns.  What
+ * is read meanwhile may belong to another page, which affects only what is
+ * prefetched.
  */
+void
+IvfpqRerankSeekPlace(const IvfpqRerank *rerank, uint64 id)
+{
+	if (rerank->is_heap)
+		IvfpqBufHintSeek(rerank->heap, (BlockNumber) (id >> IVFPQ_ID_SHIFT));
+}
+
 void
 IvfpqRerankSeekRow(const IvfpqRerank *rerank, uint64 id)
 {
@@ -253,7 +261,7 @@ IvfpqRerankSeekRow(const IvfpqRerank *rerank, uint64 id)
 }
 
 void
-IvfpqRerankSeekTuple(const IvfpqRerank *rerank, uint64 id)
+IvfpqRerankSeekTuple(const IvfpqRerank *rerank, uint64 id, bool whole)
 {
 	const char *page;
 	ItemIdData	item;
@@ -268,7 +276,8 @@ IvfpqRerankSeekTuple(const IvfpqRerank *rerank, uint64 id)
 	memcpy(&item, page + at, sizeof(item));
 	if (item.lp_off + item.lp_len <= BLCKSZ)
 		IvfpqFetch(page + item.lp_off,
-				   page + item.lp_off + Min(item.lp_len, ROW_BYTES));
+				   page + item.lp_off +
+				   (whole ? item.lp_len : Min(item.lp_len, ROW_BYTES)));
 }
 
 /* Releases all pages, as is done between batches, and ends prefetching. */

@@ -106,8 +106,10 @@ extern void IvfpqRerankEnd(IvfpqRerank *rerank);
 /* Prefetch pages between IvfpqRerankPrefetch and IvfpqRerankReleasePages. */
 extern void IvfpqRerankPrefetch(IvfpqRerank *rerank, const uint64 *ids,
 								int64 n, bool fetches_all);
+extern void IvfpqRerankSeekPlace(const IvfpqRerank *rerank, uint64 id);
 extern void IvfpqRerankSeekRow(const IvfpqRerank *rerank, uint64 id);
-extern void IvfpqRerankSeekTuple(const IvfpqRerank *rerank, uint64 id);
+extern void IvfpqRerankSeekTuple(const IvfpqRerank *rerank, uint64 id,
+								 bool whole);
 extern void IvfpqRerankReleasePages(IvfpqRerank *rerank);
 extern bool IvfpqRerankReadsFromDisk(const IvfpqRerank *rerank);
 

@@ -625,6 +625,31 @@ IvfpqCastReal(Oid type, const float *vector, int dims)
 	return IvfpqCastVector(&cast, vector, dims);
 }
 
+/* Returns a real[][] of n vectors [dims], whose elements are not set. */
+static ArrayType *
+make_reals(int n, int dims)
+{
+	Size		size = ARR_OVERHEAD_NONULLS(2) +
+	(Size) n * dims * sizeof(float4);
+	ArrayType  *result;
+
+	if (!AllocSizeIsValid(size))
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("array of %d vectors of %d dimensions exceeds the maximum size of an array",
+						n, dims),
+				 errhint("Pass fewer vectors at a time.")));
+	result = palloc(size);
+	SET_VARSIZE(result, size);
+	result->ndim = 2;
+	result->dataoffset = 0;
+	result->elemtype = FLOAT4OID;
+	ARR_DIMS(result)[0] = n;
+	ARR_DIMS(result)[1] = dims;
+	ARR_LBOUND(result)[0] = ARR_LBOUND(result)[1] = 1;
+	return result;
+}
+
 /*
  * gpuvec_vectors_to_real(vector[]) -> real[][], and the same for arrays of
  * pgvector's other types.  With this cast, a function that takes queries as
@@ -634,37 +659,54 @@ Datum
 gpuvec_vectors_to_real(PG_FUNCTION_ARGS)
 {
 	ArrayType  *array = PG_GETARG_ARRAYTYPE_P(0);
-	Oid			type = ARR_ELEMTYPE(array);
-	FmgrInfo	cast;
-	ArrayBuildStateArr *result = NULL;
+	int			n = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
+	IvfpqType	type = {.type = ARR_ELEMTYPE(array), .has_toreal = true};
+	MemoryContext oldcontext;
+	MemoryContext context;		/* of one vector */
 	ArrayIterator iterator;
+	ArrayType  *result = NULL;
+	char	   *next = NULL;	/* where the next vector goes */
 	Datum		vector;
 	bool		isnull;
 	int			dims = 0;
 
-	fmgr_info(cast_function(type, FLOAT4ARRAYOID), &cast);
+	if (n == 0)
+		PG_RETURN_ARRAYTYPE_P(construct_empty_array(FLOAT4OID));
+	fmgr_info(cast_function(type.type, FLOAT4ARRAYOID), &type.toreal);
+	IvfpqTypeStudy(&type);
+	context = AllocSetContextCreate(CurrentMemoryContext, "gpuvec vector",
+									ALLOCSET_DEFAULT_SIZES);
 	iterator = array_create_iterator(array, 0, NULL);
 	while (array_iterate(iterator, &vector, &isnull))
 	{
+		const float *floats;
+		int			vector_dims;
+
 		CHECK_FOR_INTERRUPTS();
 		if (isnull)
 			ereport(ERROR,
 					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 					 errmsg("NULL element not allowed in an array of vectors"),
 					 errhint("Remove rows without a vector.")));
-		vector = call_cast(&cast, cast.fn_nargs, vector);
-		if (result != NULL && ARR_DIMS(DatumGetArrayTypeP(vector))[0] != dims)
+		oldcontext = MemoryContextSwitchTo(context);
+		floats = IvfpqValueFloats(&type, vector, &vector_dims);
+		MemoryContextSwitchTo(oldcontext);
+		if (result == NULL)
+		{
+			dims = vector_dims;
+			result = make_reals(n, dims);
+			next = ARR_DATA_PTR(result);
+		}
+		if (vector_dims != dims)
 			ereport(ERROR,
 					(errcode(ERRCODE_DATA_EXCEPTION),
 					 errmsg("vectors of an array must have the same number of dimensions"),
 					 errhint("Remove vectors of other dimensions.")));
-		dims = ARR_DIMS(DatumGetArrayTypeP(vector))[0];
-		result = accumArrayResultArr(result, vector, false, FLOAT4ARRAYOID,
-									 CurrentMemoryContext);
-		pfree(DatumGetPointer(vector));
+		memcpy(next, floats, dims * sizeof(float4));
+		next += dims * sizeof(float4);
+		MemoryContextReset(context);
 	}
 	array_free_iterator(iterator);
-	if (result == NULL)
-		PG_RETURN_ARRAYTYPE_P(construct_empty_array(FLOAT4OID));
-	PG_RETURN_DATUM(makeArrayResultArr(result, CurrentMemoryContext, true));
+	MemoryContextDelete(context);
+	PG_RETURN_ARRAYTYPE_P(result);
 }
