@@ -257,9 +257,7 @@ sub pulled_up
 
 sub simple
 {
-	my $sql = nearest_sql(query());
-
-	return chance(0.3) ? { query => $sql, analyze => 1 } : { query => $sql };
+	return { query => nearest_sql(query()), analyze => 1 };
 }
 
 # Whole rows, which are long.
