@@ -127,6 +127,8 @@ rounded_bytes(const GvMirror *mirror, GvBatch batch)
 
 	if (is_small(&batch))
 		round_batch(mirror, &batch);
+	if (gv_gpu_bins_postings(&batch))
+		posting_bytes = sizeof(float) + sizeof(uint4);
 	if (batch.sampled)
 		posting_bytes += sizeof(float);
 	scores = batch.n * (int64_t) gv_ncolumn_groups(mirror->spec.nlists) +
@@ -274,6 +276,8 @@ place_sub_batch(const GvDeviceModel *model, const GvSearcher *searcher,
 	shared->place(&batch->d_scores, nscores);
 	if (!sorts)
 		shared->place(&batch->d_ids, nscores);
+	else if (batch->list_slices.select_by != 0 && gv_gpu_bins_postings(batch))
+		gv_gpu_place_bins(batch, shared->memory, &shared->bytes);
 	own->place(&batch->d_search_counts, n);
 	if (gv_gpu_coarse_filter_pays(model, batch))
 	{

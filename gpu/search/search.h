@@ -180,14 +180,18 @@ struct GvBatch
 									 * of each probe; or NULL */
 	float	   *d_scores;		/* [n][postings] S; dead postings: +infinity */
 	uint64_t   *d_ids;			/* [n][postings] gv_posting_id of each score;
-								 * NULL if CUB sorts the postings */
+								 * NULL if the postings are sorted */
+	void	   *d_bins;			/* [n] bins of the postings, and */
+	void	   *d_stored;		/* [n][postings] those of some bins, if the
+								 * postings are sorted in bins
+								 * (manypostings.cu); else NULL */
 	GvBound    *d_bounds;		/* [n][k]; used only if bounds are copied to
 								 * the host */
 	uint4	   *d_distances;	/* GvRowDistance [n][k]; likewise */
 	uint4	   *d_hits;			/* GvHit [n][k] */
 	const uint8_t **d_items;	/* [n][k] refine records or rows of d_hits;
 								 * NULL if there is no step that needs them, or
-								 * if CUB sorts the postings */
+								 * if the postings are sorted */
 	GvSearchCounts *d_search_counts;	/* [n] */
 	uint32_t   *d_overflowed;	/* [n] in a batch that bylist.cu scans: not 0
 								 * if scan_kernel must scan the query.  NULL:
@@ -493,6 +497,17 @@ extern void gv_gpu_place_slices(const GvDeviceModel *model,
 								char *memory, size_t *bytes);
 extern bool gv_gpu_can_sift(const GvBatch *batch);
 extern bool gv_gpu_sorts_postings(const GvBatch *batch);
+
+/*
+ * Functions of manypostings.cu, which sorts postings in bins.
+ * gv_gpu_bins_postings returns whether it sorts a batch's postings; otherwise
+ * CUB does.  gv_gpu_place_bins places its arrays as gv_gpu_place_slices does.
+ */
+extern bool gv_gpu_bins_postings(const GvBatch *batch);
+extern void gv_gpu_place_bins(GvBatch *batch, char *memory, size_t *bytes);
+extern GvStatus gv_gpu_bin_postings(const GvDeviceModel *model,
+									const GvBatch *batch,
+									const GvSearcher *searcher);
 
 /*
  * Functions of listscan.cu.  gv_gpu_scan makes d_scores of a batch.

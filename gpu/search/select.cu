@@ -7,9 +7,10 @@
  * items by sift.cuh, or many lists by bins.cuh if there are at most
  * MOST_BINNED lists.  All other selections are made in two passes.  Two passes
  * could make all selections, but take .6 to 5 us longer for one query
- * (RESULTS, "card").  If more than GV_MANY_PROBES lists or GV_MANY_POSTINGS
- * postings are selected, CUB sorts.  A search by_number takes all lists as they
- * are.
+ * (RESULTS, "card").  If more than GV_MANY_POSTINGS postings are selected,
+ * manypostings.cu sorts them.  If more than GV_MANY_PROBES lists are selected,
+ * or postings of more than a million, CUB sorts.  A search by_number takes all
+ * lists as they are.
  */
 #include <algorithm>
 
@@ -495,7 +496,7 @@ sift_postings_kernel(GvDeviceModel model, GvBatch batch)
 /*
  * For tests.  gv_select_by tells what is always selected in two passes: lists
  * (1), postings (2) or both (3); 0: two passes are used only if nothing else
- * works; negative: the faster way is used.  If gv_least_slice is not 0, slices
+ * works, and CUB sorts in place of manypostings.cu; negative: the faster way is used.  If gv_least_slice is not 0, slices
  * have about this many items, however many slices there are then; 0: the best
  * number.
  */
@@ -1110,9 +1111,11 @@ sort_postings(const GvDeviceModel *model, const GvBatch *batch,
 			  GvSearcher *searcher)
 {
 	cudaStream_t stream = searcher->stream;
-	int64_t		n = batch->postings;
+	int64_t		n = batch->d_bins != NULL ? 0 : batch->postings;
 	CubSort<SortItem> sort;
 
+	if (batch->d_bins != NULL)
+		GV_TRY(gv_gpu_bin_postings(model, batch, searcher));
 	if (n > 0)
 		GV_TRY(sort.take_memory(searcher, n));
 	for (int query = 0; query < batch->n && n > 0; query++)
