@@ -17,7 +17,7 @@
  * bin, as those of copies of one row do, a posting's count ends as soon as it
  * exceeds k.  So a query costs at most n * k comparisons, mostly much less.
  * CUB's sort, which takes the queries one by one and sorts all postings, took
- * ten times as long (RESULTS, "card").
+ * 100 us longer for one query of 500 lists (RESULTS, "card").
  */
 #include <algorithm>
 
