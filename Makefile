@@ -47,7 +47,7 @@ AM_OBJS := $(addsuffix .o, \
 	$(addprefix src/am/bulk/,bulkrerank bulksearch) \
 	$(addprefix src/am/build/,build bulkload calibrate cluster parallel recallgrid \
 		sample train truth) \
-	$(addprefix src/am/maintain/,insert mirrorrows traininplace vacuum verify \
+	$(addprefix src/am/maintain/,autocalibrate insert mirrorrows traininplace vacuum verify \
 		verifymirror worker) \
 	$(addprefix src/am/,validate))
 PLANNER_OBJS := $(addsuffix .o, \

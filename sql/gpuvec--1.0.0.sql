@@ -655,7 +655,14 @@ CREATE FUNCTION gpuvec_index_info(
 	OUT rows_at_training bigint,
 	OUT advice text,
 	OUT keys text[],
-	OUT key_bytes bigint)
+	OUT key_bytes bigint,
+	OUT recall_measured double precision,
+	OUT recall_low double precision,
+	OUT recall_high double precision,
+	OUT recall_target double precision,
+	OUT recall_k integer,
+	OUT recall_queries integer,
+	OUT recall_at timestamp with time zone)
 AS 'MODULE_PATHNAME'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 

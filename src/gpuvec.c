@@ -243,7 +243,7 @@ define_scan_settings(void)
 							 NULL, NULL);
 }
 
-/* Defines settings of the workers that train indexes. */
+/* Defines settings of the workers that train and calibrate indexes. */
 static void
 define_training_settings(void)
 {
@@ -257,6 +257,16 @@ define_training_settings(void)
 							"This applies to functions that are not written in C.  0 disables the timeout.",
 							&ivfpq_training_timeout, 60000, 0, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomBoolVariable("gpuvec.auto_calibrate",
+							 "Calibrates indexes with their queries if recall is below a target.",
+							 "This keeps a sample of the queries of each index in shared memory.  It has no effect unless gpuvec is preloaded.",
+							 &ivfpq_auto_calibrate, true, PGC_SIGHUP, 0, NULL,
+							 NULL, NULL);
+	DefineCustomIntVariable("gpuvec.auto_calibrate_budget",
+							"Sets the processor time a day for automatic calibration.",
+							"This is for all databases together.  0 disables automatic calibration.",
+							&ivfpq_auto_calibrate_budget, 600, 0, 86400,
+							PGC_SIGHUP, GUC_UNIT_S, NULL, NULL, NULL);
 }
 
 /* Defines settings of sessions as gpuvecd's clients. */
@@ -366,6 +376,16 @@ define_developer_settings(void)
 							   "Sets the injection point at which a backend stops.",
 							   NULL, &ivfpq_injection_point, NULL, PGC_SUSET,
 							   GUC_NOT_IN_SAMPLE, NULL, assign_fault, NULL);
+	DefineCustomIntVariable("gpuvec.fault_interval",
+							"Sets the time between two automatic calibrations.",
+							NULL, &ivfpq_calibrate_interval,
+							IVFPQ_CALIBRATE_INTERVAL, 0, INT_MAX, PGC_SIGHUP,
+							GUC_NOT_IN_SAMPLE | GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomRealVariable("gpuvec.fault_load",
+							 "Sets the load of a processor that automatic calibration sees.",
+							 "-1 means the load of the machine.",
+							 &ivfpq_forced_load, -1, -1, 1000, PGC_SIGHUP,
+							 GUC_NOT_IN_SAMPLE, NULL, NULL, NULL);
 	/* counts down, so it shows how many allocations are left */
 	DefineCustomIntVariable("gpuvec.fault_allocation",
 							"Sets the number of the allocation that fails.",
@@ -396,6 +416,7 @@ _PG_init(void)
 	IvfpqInitInspect();
 	IvfpqInitLimit();
 	ivfpq_row_source = &ivfpq_rows_of_tables;
+	ivfpq_ask_for_calibration = IvfpqAskForCalibration;
 	define_scan_settings();
 	define_training_settings();
 	define_client_settings();
@@ -406,6 +427,7 @@ _PG_init(void)
 	{
 		IvfpqClientInit();
 		IvfpqQueryLogInit();
+		IvfpqAutoCalibrateInit();
 		IvfpqCountersInit();
 	}
 }

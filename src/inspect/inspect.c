@@ -119,6 +119,10 @@
 #define CENTERED_SQUARE	1e-3
 #define CENTERED_FRACTION	0.25
 
+/* Columns of gpuvec_index_info, and the first one of the measured recall. */
+#define INFO_RECALL		11
+#define INFO_NCOLUMNS	18
+
 #define SAME_SQUARE		1e-12	/* if all codewords are zero, a row is far if
 								 * its residual's squared norm exceeds this
 								 * fraction of the row's squared norm */
@@ -628,6 +632,13 @@ IvfpqInspect(Relation heap, Relation index, IvfpqInspection *inspection)
 		make_advice(heap, index, inspection, &drift);
 }
 
+/* Returns a recall of the metapage in double precision, without its noise. */
+static Datum
+decimal(float4 recall)
+{
+	return Float8GetDatum(rint(recall * 1e4) / 1e4);
+}
+
 /* gpuvec_index_info(index regclass) */
 Datum
 gpuvec_index_info(PG_FUNCTION_ARGS)
@@ -640,8 +651,8 @@ gpuvec_index_info(PG_FUNCTION_ARGS)
 	IvfpqKeyForm keys;
 	Datum		names[IVFPQ_MAX_KEYS];
 	TupleDesc	desc;
-	Datum		values[11];
-	bool		nulls[11] = {false};
+	Datum		values[INFO_NCOLUMNS];
+	bool		nulls[INFO_NCOLUMNS] = {false};
 
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
@@ -667,6 +678,15 @@ gpuvec_index_info(PG_FUNCTION_ARGS)
 	values[9] = PointerGetDatum(construct_array(names, keys.nkeys, TEXTOID, -1,
 												false, TYPALIGN_INT));
 	values[10] = Int64GetDatum(inspection.totals.blocks * IvfpqKeysBytes(&keys));
+	if (meta->measured.at == 0)
+		memset(nulls + INFO_RECALL, true, INFO_NCOLUMNS - INFO_RECALL);
+	values[INFO_RECALL] = decimal(meta->measured.recall);
+	values[INFO_RECALL + 1] = decimal(meta->measured.low);
+	values[INFO_RECALL + 2] = decimal(meta->measured.high);
+	values[INFO_RECALL + 3] = decimal(meta->measured.target);
+	values[INFO_RECALL + 4] = Int32GetDatum(meta->measured.depth);
+	values[INFO_RECALL + 5] = Int32GetDatum(meta->measured.nqueries);
+	values[INFO_RECALL + 6] = TimestampTzGetDatum(meta->measured.at);
 	relation_close(index, AccessShareLock);
 	table_close(heap, AccessShareLock);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),

@@ -85,11 +85,9 @@ typedef struct Recall
 	int			nqueries;
 
 	/* sums over the queries measured: those that have at least one neighbor */
-	int64		nmeasured;
+	IvfpqRecallSums sums;
 	int64		hits;
 	int64		possible;
-	double		sum;			/* of the recalls of single queries */
-	double		sum_squares;
 } Recall;
 
 PG_FUNCTION_INFO_V1(gpuvec_recall);
@@ -393,9 +391,9 @@ scan_index(Recall *recall)
 		fraction = (double) hits / count;
 		recall->hits += hits;
 		recall->possible += count;
-		recall->sum += fraction;
-		recall->sum_squares += fraction * fraction;
-		recall->nmeasured++;
+		recall->sums.sum += fraction;
+		recall->sums.sum_squares += fraction * fraction;
+		recall->sums.n++;
 	}
 	index_endscan(scan);
 }
@@ -449,36 +447,6 @@ run_recall(Recall *recall)
 	UnregisterSnapshot(recall->snapshot);
 }
 
-/*
- * Computes the 95 % confidence interval of the mean recall over all queries,
- * or Wilson's interval if the recalls of all queries are equal, because their
- * variance then says nothing.
- */
-static void
-confidence(const Recall *recall, double *low, double *high)
-{
-	double		n = (double) recall->nmeasured;
-	double		mean = recall->sum / n;
-	double		variance = 0;
-	double		half;
-
-	if (recall->nmeasured > 1)
-		variance = (recall->sum_squares - n * mean * mean) / (n - 1);
-	if (variance > 1e-12)
-		half = IVFPQ_Z_95 * sqrt(variance / n);
-	else
-	{
-		double		z2 = IVFPQ_Z_95 * IVFPQ_Z_95;
-
-		half = IVFPQ_Z_95 / (1 + z2 / n) *
-			sqrt(mean * (1 - mean) / n + z2 / (4 * n * n));
-		mean = (mean + z2 / (2 * n)) / (1 + z2 / n);
-	}
-	/* rounding may miss 0 and 1, so set them exactly */
-	*low = recall->hits == 0 ? 0.0 : Max(mean - half, 0.0);
-	*high = recall->hits == recall->possible ? 1.0 : Min(mean + half, 1.0);
-}
-
 /* Raises an error unless an argument is in its range. */
 static void
 check_range(const char *name, int value, int max)
@@ -529,12 +497,12 @@ gpuvec_recall(PG_FUNCTION_ARGS)
 
 	relation_close(recall.index, AccessShareLock);
 	table_close(recall.heap, AccessShareLock);
-	if (recall.nmeasured > 0)
+	if (recall.sums.n > 0)
 	{
 		double		low;
 		double		high;
 
-		confidence(&recall, &low, &high);
+		IvfpqRecallInterval(&recall.sums, &low, &high);
 		values[0] = Float8GetDatum((double) recall.hits / recall.possible);
 		values[1] = Float8GetDatum(low);
 		values[2] = Float8GetDatum(high);

@@ -75,6 +75,21 @@ typedef struct IvfpqTarget
 	int32		candidates;
 } IvfpqTarget;
 
+/*
+ * The recall that searches of the query log's queries had for a target, with
+ * its 95 % interval.  `target` is the recall target for which it was lowest.
+ */
+typedef struct IvfpqFoundRecall
+{
+	int64		at;				/* TimestampTz; 0 = never measured */
+	float4		target;
+	float4		recall;
+	float4		low;
+	float4		high;
+	int32		nqueries;
+	int32		depth;			/* nearest rows of each query */
+} IvfpqFoundRecall;
+
 /* The kind of queries with which an index was calibrated. */
 typedef enum IvfpqCalibratedFor
 {
@@ -113,7 +128,7 @@ typedef enum IvfpqKeyKind
 /*
  * Contents of the metapage.  If nlists is 0, the index is untrained and all
  * its rows are pending.  In a trained index only the results of calibration,
- * rows_at_advice, the ends of the pending list and refine_head change.
+ * `measured`, rows_at_advice, the ends of the pending list and refine_head change.
  */
 typedef struct IvfpqMetaData
 {
@@ -142,7 +157,8 @@ typedef struct IvfpqMetaData
 
 	int64		rows_at_training;
 	int64		rows_at_calibration;	/* 0 = not calibrated */
-	char		unused[80];		/* always 0 */
+	IvfpqFoundRecall measured;
+	char		unused[48];		/* always 0 */
 	float4		coarse_fraction;	/* fraction of lists compared with a
 									 * query; 1 = all, without regard to
 									 * parents; 0 = not calibrated */

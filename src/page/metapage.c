@@ -308,6 +308,32 @@ IvfpqMetaCalibrate(Relation index, const IvfpqMetaData *meta)
 }
 
 /*
+ * Stores the recall measured, unless the index was trained anew meanwhile.
+ * Writes one WAL record, which covers the metapage only.
+ */
+void
+IvfpqMetaSetRecall(Relation index, uint64 build_id,
+				   const IvfpqFoundRecall *measured)
+{
+	GenericXLogState *state;
+	IvfpqMetaData *meta;
+	Buffer		buf;
+
+	buf = IvfpqReadPage(index, IVFPQ_METAPAGE, BUFFER_LOCK_EXCLUSIVE,
+						IVFPQ_KIND_META, NULL);
+	state = GenericXLogStart(index);
+	meta = IvfpqMetaGet(index, GenericXLogRegisterBuffer(state, buf, 0));
+	if (meta->build_id == build_id)
+	{
+		meta->measured = *measured;
+		GenericXLogFinish(state);
+	}
+	else
+		GenericXLogAbort(state);
+	UnlockReleaseBuffer(buf);
+}
+
+/*
  * Notes that a rebuild was advised when the index had `rows` rows.  Writes one
  * WAL record, which covers the metapage only.
  */

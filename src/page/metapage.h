@@ -32,6 +32,8 @@ extern IvfpqMetaData *IvfpqMetaGet(Relation index, Page page);
 extern void IvfpqMetaRead(Relation index, IvfpqMetaData *meta);
 extern bool IvfpqIsOutdated(Relation index);
 extern bool IvfpqMetaCalibrate(Relation index, const IvfpqMetaData *meta);
+extern void IvfpqMetaSetRecall(Relation index, uint64 build_id,
+							   const IvfpqFoundRecall *measured);
 extern void IvfpqMetaAdvised(Relation index, int64 rows);
 
 /* the directory, in which each list begins */

@@ -127,14 +127,11 @@
 /* State of the pass that finds the ground truth. */
 typedef struct Pass
 {
-	IvfpqType	type;
-	IvfpqTraining training;		/* the index's model, and the queries */
-	IvfpqCalibration *calibration;
+	IvfpqRemeasure *into;
 	MemoryContext tmp;			/* holds the row that was read last */
 	int			nbatch;
 	float	   *batch;			/* [BATCH_ROWS][dims] */
 	uint64		ids[BATCH_ROWS];
-	int64		rows;
 } Pass;
 
 PG_FUNCTION_INFO_V1(gpuvec_calibrate);
@@ -512,9 +509,9 @@ static void
 flush_batch(Pass *pass)
 {
 	if (pass->nbatch > 0)
-		IvfpqCalibrationOffer(pass->calibration, 0, pass->batch, pass->ids,
-							  pass->nbatch);
-	pass->rows += pass->nbatch;
+		IvfpqCalibrationOffer(pass->into->calibration, 0, pass->batch,
+							  pass->ids, pass->nbatch);
+	pass->into->rows += pass->nbatch;
 	pass->nbatch = 0;
 	CHECK_FOR_INTERRUPTS();
 }
@@ -525,21 +522,21 @@ offer_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
 			   bool alive, void *arg)
 {
 	Pass	   *pass = arg;
-	const GvModel *gv = &pass->training.gv;
+	const GvModel *gv = &pass->into->training.gv;
 	uint64		id = IvfpqTidToId(tid);
 	int			dims = gv->dims;
 	const float *row;
 
 	IvfpqRowDone();
 	/* a row of other dimensions stays pending, so it cannot be a neighbor */
-	row = IvfpqRowVector(&pass->type, values[0], isnull[0], &dims, true,
+	row = IvfpqRowVector(&pass->into->type, values[0], isnull[0], &dims, true,
 						 pass->tmp);
 	if (row == NULL)
 		return;
 	gv_transform(gv, row, 1, pass->batch + (Size) pass->nbatch * dims);
 	pass->ids[pass->nbatch++] = id;
 	if (IvfpqLevelHas(1, id))
-		IvfpqCalibrationSample(pass->calibration, row, id);
+		IvfpqCalibrationSample(pass->into->calibration, row, id);
 	if (pass->nbatch == BATCH_ROWS)
 		flush_batch(pass);
 }
@@ -627,43 +624,46 @@ take_given(IvfpqTraining *training, IvfpqQueries *given, IvfpqType *type)
 }
 
 /*
- * Measures the cost of each recall on a trained index, and stores it in the
- * metapage.  Uses the queries in *given or, if `given` is NULL, queries made
- * of rows.  Returns false if the index is untrained, has too few rows, or was
- * trained again meanwhile.  The caller acts as the table's owner and keeps
- * other sessions from training the index.
+ * Finds the ground truth of the queries in *given or, if `given` is NULL, of
+ * queries made of rows, for an index in use.  Returns NULL if the index is
+ * untrained or has too few rows.  The caller acts as the table's owner and
+ * keeps other sessions from training the index.
  */
-bool
-IvfpqCalibrateIndex(Relation heap, Relation index, IvfpqQueries *given)
+IvfpqRemeasure *
+IvfpqRemeasureBegin(Relation heap, Relation index, IvfpqQueries *given)
 {
 	IndexInfo  *indexInfo = IvfpqIndexInfo(index);
-	IvfpqModel *model = IvfpqModelGet(index);
-	BlockNumber nblocks;
-	Pass		pass = {0};
+	IvfpqRemeasure *into = palloc0(sizeof(IvfpqRemeasure));
+	IvfpqTraining *training = &into->training;
+	Pass		pass = {.into = into};
 	IvfpqSample sample = {.heap = heap, .index = index,
-	.indexInfo = indexInfo, .type = &pass.type};
+	.indexInfo = indexInfo, .type = &into->type};
+	BlockNumber nblocks;
 	IvfpqParallel parallel;
 
-	IvfpqTypeInit(&pass.type, index);
+	into->model = IvfpqModelGet(index);
+	into->given = given;
+	IvfpqTypeInit(&into->type, index);
 	indexInfo->ii_Concurrent = true;	/* read rows that a snapshot sees */
-	if (model->meta.nlists == 0)
-		return false;
-	pass.training.gv = model->gv;
-	if (model->meta.rotated)
-		pass.training.gv.rotation = IvfpqRotationLoad(index, &model->meta);
+	if (into->model->meta.nlists == 0)
+		return NULL;
+	training->gv = into->model->gv;
+	if (into->model->meta.rotated)
+		training->gv.rotation = IvfpqRotationLoad(index, &into->model->meta);
 	if (given)
-		take_given(&pass.training, given, &pass.type);
+		take_given(training, given, &into->type);
 	else
-		draw_queries(&sample, &pass.training);
-	if (pass.training.nqueries == 0)
-		return false;
+		draw_queries(&sample, training);
+	if (training->nqueries == 0)
+		return NULL;
 
 	/* offer all rows, and take a newer snapshot after some blocks */
 	pass.tmp = AllocSetContextCreate(CurrentMemoryContext,
 									 "gpuivfpq calibration row",
 									 ALLOCSET_DEFAULT_SIZES);
-	pass.batch = palloc((Size) BATCH_ROWS * model->meta.dims * sizeof(float));
-	pass.calibration = IvfpqCalibrationBegin(&pass.training);
+	pass.batch = palloc((Size) BATCH_ROWS * into->model->meta.dims *
+						sizeof(float));
+	into->calibration = IvfpqCalibrationBegin(training);
 	nblocks = RelationGetNumberOfBlocks(heap);
 	for (int64 first = 0; first < nblocks; first += BLOCKS_A_SNAPSHOT)
 	{
@@ -677,17 +677,70 @@ IvfpqCalibrateIndex(Relation heap, Relation index, IvfpqQueries *given)
 		flush_batch(&pass);
 	}
 	IvfpqParallelInitSerial(&parallel);
-	IvfpqCalibrationFlush(pass.calibration, &parallel);
-	if (IvfpqCalibrationQueries(pass.rows) == 0)
-		return false;
+	IvfpqCalibrationFlush(into->calibration, &parallel);
+	return IvfpqCalibrationQueries(into->rows) == 0 ? NULL : into;
+}
 
-	model->meta.rows_at_calibration = pass.rows;
-	model->meta.calibrated_for = given ? IVFPQ_FOR_QUERIES : IVFPQ_FOR_ROWS;
+/*
+ * Measures the cost of each recall, and stores it in the metapage.  Returns
+ * false if the index was trained again meanwhile.
+ */
+bool
+IvfpqRemeasureStore(IvfpqRemeasure *remeasure, Relation index)
+{
+	IvfpqMetaData *meta = &remeasure->model->meta;
+	IvfpqParallel parallel;
+
+	IvfpqParallelInitSerial(&parallel);
+	meta->rows_at_calibration = remeasure->rows;
+	meta->calibrated_for = remeasure->given ? IVFPQ_FOR_QUERIES :
+		IVFPQ_FOR_ROWS;
 	IvfpqSnapshotDrop();
-	IvfpqCalibrationRun(pass.calibration, index, &model->meta, NULL,
-						&parallel);
+	IvfpqCalibrationRun(remeasure->calibration, index, meta, NULL, &parallel);
 	IvfpqSnapshotTake();
-	return IvfpqMetaCalibrate(index, &model->meta);
+	return IvfpqMetaCalibrate(index, meta);
+}
+
+/*
+ * Measures the cost of each recall on a trained index, and stores it in the
+ * metapage.  Returns false if it could not (IvfpqRemeasureBegin).
+ */
+bool
+IvfpqCalibrateIndex(Relation heap, Relation index, IvfpqQueries *given)
+{
+	IvfpqRemeasure *remeasure = IvfpqRemeasureBegin(heap, index, given);
+
+	return remeasure != NULL && IvfpqRemeasureStore(remeasure, index);
+}
+
+/*
+ * Computes the 95 % confidence interval of the mean recall over all queries,
+ * or Wilson's interval if the recalls of all queries are equal, because their
+ * variance then says nothing.
+ */
+void
+IvfpqRecallInterval(const IvfpqRecallSums *sums, double *low, double *high)
+{
+	double		n = (double) sums->n;
+	double		mean = sums->sum / n;
+	double		variance = 0;
+	double		half;
+
+	if (sums->n > 1)
+		variance = (sums->sum_squares - n * mean * mean) / (n - 1);
+	if (variance > 1e-12)
+		half = IVFPQ_Z_95 * sqrt(variance / n);
+	else
+	{
+		double		z2 = IVFPQ_Z_95 * IVFPQ_Z_95;
+
+		half = IVFPQ_Z_95 / (1 + z2 / n) *
+			sqrt(mean * (1 - mean) / n + z2 / (4 * n * n));
+		mean = (mean + z2 / (2 * n)) / (1 + z2 / n);
+	}
+	/* rounding may miss 0 and 1, so set them exactly */
+	*low = sums->sum == 0 ? 0.0 : Max(mean - half, 0.0);
+	*high = sums->sum == n ? 1.0 : Min(mean + half, 1.0);
 }
 
 /*
@@ -696,8 +749,8 @@ IvfpqCalibrateIndex(Relation heap, Relation index, IvfpqQueries *given)
  * and a restore replace the metapage, and REINDEX calibrates with rows.  Both
  * keep the option, so that gpuvec_index_info can advise to calibrate.
  */
-static void
-set_calibrated_for(Relation index, IvfpqCalibratedFor what)
+void
+IvfpqSetCalibratedFor(Relation index, IvfpqCalibratedFor what)
 {
 	AlterTableStmt *statement = makeNode(AlterTableStmt);
 	AlterTableCmd *command = makeNode(AlterTableCmd);
@@ -809,7 +862,8 @@ gpuvec_calibrate(PG_FUNCTION_ARGS)
 
 	if (done)
 	{
-		set_calibrated_for(index, has_given ? IVFPQ_FOR_QUERIES : IVFPQ_FOR_ROWS);
+		IvfpqSetCalibratedFor(index, has_given ? IVFPQ_FOR_QUERIES :
+							  IVFPQ_FOR_ROWS);
 		put_targets(fcinfo, index);
 	}
 	else

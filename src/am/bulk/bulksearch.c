@@ -1120,10 +1120,11 @@ gpuvec_search(PG_FUNCTION_ARGS)
 		ExecDropSingleTupleTableSlot(result.slot);
 
 		/* nothing is logged while acting as the owner */
-		if (ivfpq_keep_queries && bulk.model->meta.nlists > 0)
+		if (bulk.model->meta.nlists > 0)
 			for (int i = Max(queries.n - MOST_KEPT, 0); i < queries.n; i++)
 				IvfpqLogQuery(bulk.index, queries.vectors +
-							  (Size) i * queries.dims, queries.dims);
+							  (Size) i * queries.dims, queries.dims,
+							  ivfpq_recall, bulk.nconditions > 0);
 		bulk_count(&bulk, false);
 		UnregisterSnapshot(bulk.snapshot);
 	}

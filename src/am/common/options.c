@@ -49,6 +49,7 @@ int			ivfpq_max_probes = 0;
 double		ivfpq_recall = 0.95;
 int			ivfpq_max_training_workers = 2;
 bool		ivfpq_keep_queries = false;
+bool		ivfpq_auto_calibrate = true;
 
 static relopt_kind ivfpq_relopt_kind;
 
@@ -104,6 +105,9 @@ IvfpqInitOptions(void)
 					   AccessExclusiveLock);
 	add_bool_reloption(ivfpq_relopt_kind, "rotate",
 					   "Rotate vectors before encoding, which makes codes more precise", false, AccessExclusiveLock);
+	add_bool_reloption(ivfpq_relopt_kind, "auto_calibrate",
+					   "Calibrate the index with its queries if their recall is too low", true,
+					   ShareUpdateExclusiveLock);
 	add_enum_reloption(ivfpq_relopt_kind, "calibrated_for",
 					   "Kind of queries that recall targets hold for, as set by gpuvec_calibrate",
 					   calibrated_for_values, IVFPQ_FOR_ROWS,
@@ -130,6 +134,8 @@ ivfpqoptions(Datum reloptions, bool validate)
 		.offset = offsetof(IvfpqOptions, refine)},
 		{.optname = "rotate", .opttype = RELOPT_TYPE_BOOL,
 		.offset = offsetof(IvfpqOptions, rotate)},
+		{.optname = "auto_calibrate", .opttype = RELOPT_TYPE_BOOL,
+		.offset = offsetof(IvfpqOptions, auto_calibrate)},
 		{.optname = "calibrated_for", .opttype = RELOPT_TYPE_ENUM,
 		.offset = offsetof(IvfpqOptions, calibrated_for)},
 	};
@@ -179,7 +185,8 @@ IvfpqIsOursByOid(Oid indexoid)
 const IvfpqOptions *
 IvfpqGetOptions(Relation index)
 {
-	static const IvfpqOptions defaults = {.spill = -1, .train_rows = TRAIN_ROWS};
+	static const IvfpqOptions defaults = {.spill = -1, .train_rows = TRAIN_ROWS,
+	.auto_calibrate = true};
 
 	return index->rd_options ? (const IvfpqOptions *) index->rd_options :
 		&defaults;

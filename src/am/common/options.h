@@ -25,6 +25,7 @@ typedef struct IvfpqOptions
 	int			refine;			/* IvfpqRefine */
 	int			calibrated_for; /* IvfpqCalibratedFor */
 	bool		rotate;
+	bool		auto_calibrate;
 } IvfpqOptions;
 
 typedef enum IvfpqOrder
@@ -51,6 +52,7 @@ extern double ivfpq_radius_recall;
 extern int	ivfpq_max_training_workers;
 extern bool ivfpq_enable_custom_scan;
 extern bool ivfpq_keep_queries;
+extern bool ivfpq_auto_calibrate;
 
 extern void IvfpqInitOptions(void);
 extern bytea *ivfpqoptions(Datum reloptions, bool validate);

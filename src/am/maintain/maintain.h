@@ -44,6 +44,21 @@ extern int	ivfpq_training_timeout;
 extern void IvfpqAskForWorker(IndexVacuumInfo *info);
 extern bool IvfpqHasWorker(Relation index);
 
+extern void IvfpqAskForCalibration(Relation index);
+
+/* autocalibrate.c */
+
+/* setting gpuvec.auto_calibrate_budget in seconds of processor time a day */
+extern int	ivfpq_auto_calibrate_budget;
+#ifdef GV_TEST_BUILD
+extern double ivfpq_forced_load;	/* of a processor; -1 = the machine's */
+#endif
+
+extern void IvfpqAutoCalibrateInit(void);
+extern bool IvfpqMayAutoCalibrate(void);
+extern void IvfpqAutoCalibrate(Relation heap, Relation index,
+							   const char *name);
+
 /* traininplace.c */
 typedef struct IvfpqTrainResult
 {

@@ -1,7 +1,8 @@
 /*
  * worker.c
  *		A background worker that trains indexes, and flushes their pending
- *		rows, when VACUUM asks for it.
+ *		rows, when VACUUM asks for it, and that calibrates indexes when scans
+ *		ask for it (autocalibrate.c).
  *
  * Training and flushing do not run inside VACUUM itself, because VACUUM does
  * not hold a snapshot that protects the rows' TOAST values, and because
@@ -69,6 +70,7 @@
 #include "am/common/options.h"
 #include "am/common/util.h"
 #include "am/maintain/maintain.h"
+#include "am/scan/querylog.h"
 #include "am/search/params.h"
 #include "page/metapage.h"
 #include "page/pending.h"
@@ -180,6 +182,9 @@ static struct
 								 * served */
 	char		name[2 * NAMEDATALEN];
 	char		owner[NAMEDATALEN];
+	const char *work;			/* "training" or "calibration" */
+	const char *asked_by;		/* "VACUUM of the table" or "queries of the
+								 * index" */
 }			serving;
 
 extern PGDLLEXPORT void gpuvec_train_worker(Datum arg);
@@ -427,6 +432,24 @@ IvfpqAskForWorker(IndexVacuumInfo *info)
 }
 
 /*
+ * Starts a background worker to calibrate an index whose queries ask for it,
+ * unless the machine is busy or the budget is used up.  If no worker can be
+ * started, a later query asks again.
+ */
+void
+IvfpqAskForCalibration(Relation index)
+{
+	WorkerArgs	its_args = {.database = MyDatabaseId};
+
+	if (ivfpq_max_training_workers == 0 || !index->rd_index->indisvalid ||
+		!IvfpqMayAutoCalibrate())
+		return;
+	its_args.owner = slot_owner(index);
+	if (check_slot(its_args.owner) == SLOT_FREE)
+		(void) start_worker(RelationGetRelid(index), &its_args);
+}
+
+/*
  * Logs what was done to the index that is being served.  Every message names
  * the index, so the error context, which also names it, is hidden.
  */
@@ -546,23 +569,35 @@ static void
 add_context(void *arg)
 {
 	if (hit == ROW_LIMIT)
-		errmsg("terminating training of index \"%s\" because its functions exceeded \"gpuvec.training_timeout\"",
-			   serving.name);
+		errmsg("terminating %s of index \"%s\" because its functions exceeded \"gpuvec.training_timeout\"",
+			   serving.work, serving.name);
 	else if (hit == CANCEL_LIMIT)
-		errmsg("terminating training of index \"%s\" because its functions did not respond to cancellation",
-			   serving.name);
+		errmsg("terminating %s of index \"%s\" because its functions did not respond to cancellation",
+			   serving.work, serving.name);
 	if (hit != NO_LIMIT)
 	{
-		errdetail("The functions run as role \"%s\".  The next VACUUM of the table will retry.",
-				  serving.owner);
+		errdetail("The functions run as role \"%s\".  The next %s will retry.",
+				  serving.owner, serving.asked_by);
 		errhint("Make the functions of the index faster, or call gpuvec_train.");
 	}
-	errcontext("training of index \"%s\"", serving.name);
+	errcontext("%s of index \"%s\"", serving.work, serving.name);
+}
+
+/* Names the work that messages and pg_stat_activity report. */
+static void
+begin_work(const char *work, const char *asked_by)
+{
+	serving.work = work;
+	serving.asked_by = asked_by;
+	pgstat_report_activity(STATE_RUNNING,
+						   psprintf("gpuvec: %s of index %s", work,
+									serving.name));
 }
 
 /*
  * Trains the index or flushes its pending rows, and recalibrates the index if
- * it has outgrown its training.  The caller has locked the table.
+ * it has outgrown its training, or if its queries ask for it.  The caller has
+ * locked the table.
  */
 static void
 serve_index(Relation heap, Relation index)
@@ -578,18 +613,24 @@ serve_index(Relation heap, Relation index)
 	strlcpy(serving.owner,
 			GetUserNameFromId(heap->rd_rel->relowner, false),
 			sizeof(serving.owner));
-	pgstat_report_activity(STATE_RUNNING,
-						   psprintf("gpuvec: training index %s",
-									serving.name));
 	serving.heap = RelationGetRelid(heap);
 	error_context_stack = &context;
 	IvfpqActAsOwner(&caller, heap);
 	if (OidIsValid(args.owner))
 		begin_limit();
-	begun = GetCurrentTimestamp();
-	IvfpqTrainOrFlush(heap, index, &result);
-	log_result(&result, begun);
-	advise_rebuild(heap, index);
+	if (has_work(index, -1))
+	{
+		begin_work("training", "VACUUM of the table");
+		begun = GetCurrentTimestamp();
+		IvfpqTrainOrFlush(heap, index, &result);
+		log_result(&result, begun);
+		advise_rebuild(heap, index);
+	}
+	if (IvfpqLogIsDue(index))
+	{
+		begin_work("calibration", "queries of the index");
+		IvfpqAutoCalibrate(heap, index, serving.name);
+	}
 	if (OidIsValid(args.owner))
 		disable_timeout(timer, false);
 	IvfpqActAsCaller(&caller);
@@ -642,7 +683,7 @@ try_index(Oid indexoid, bool just_look)
 		return NOTHING;
 	has_ours = index->rd_rel->relkind == RELKIND_INDEX &&
 		IvfpqIsOurs(index) && index->rd_index->indisvalid &&
-		has_work(index, -1) && slot_is_for(index);
+		(has_work(index, -1) || IvfpqLogIsDue(index)) && slot_is_for(index);
 	relation_close(index, NoLock);
 	if (!has_ours)
 		return NOTHING;
@@ -709,11 +750,11 @@ recover(Oid indexoid)
 		waited_for = LockHasWaiters(&tag, ShareUpdateExclusiveLock, false);
 		ereport(LOG,
 				(waited_for ?
-				 errmsg("canceled training of index \"%s\" because a session waits for its table",
-						serving.name) :
-				 errmsg("training of index \"%s\" was canceled",
-						serving.name),
-				 errdetail("The next VACUUM of the table will retry.")));
+				 errmsg("canceled %s of index \"%s\" because a session waits for its table",
+						serving.work, serving.name) :
+				 errmsg("%s of index \"%s\" was canceled",
+						serving.work, serving.name),
+				 errdetail("The next %s will retry.", serving.asked_by)));
 		release_slot(args.owner, true, &slot);
 	}
 	serving.heap = InvalidOid;
@@ -861,7 +902,11 @@ set_own_settings(void)
 		{"idle_in_transaction_session_timeout", "0"},
 		{"stats_fetch_consistency", "none"},
 		{"zero_damaged_pages", "off"},
-		{"search_path", ""}
+		{"search_path", ""},
+		{"gpuvec.probes", "0"},
+		{"gpuvec.candidates", "0"},
+		{"gpuvec.max_probes", "0"},
+		{"gpuvec.scan_order", "strict"}
 	};
 
 	for (int i = 0; i < (int) lengthof(settings); i++)

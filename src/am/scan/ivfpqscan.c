@@ -363,8 +363,8 @@ start_search(IvfpqScanRun *run, Relation heap, ScanKey key)
 
 	vector = IvfpqQueryFloats(&type, key->sk_subtype, key->sk_argument, &dims);
 	IvfpqCheckDims(meta->dims, dims);
-	if (ivfpq_keep_queries)
-		IvfpqLogQuery(run->index, vector, dims);
+	IvfpqLogQuery(run->index, vector, dims, run->query.recall,
+				  run->is_filtered || run->keys.any);
 	transformed = palloc(dims * sizeof(float));
 	IvfpqTransform(run->index, run->model, vector, transformed);
 	IvfpqSearchInit(&run->search, run->index, run->model);

@@ -1,6 +1,14 @@
 /*
  * querylog.c
- *		The query log: the last queries of each index, for gpuvec_live_queries.
+ *		The query log: the last queries of each index, for gpuvec_live_queries
+ *		and for automatic calibration.
+ *
+ * gpuvec.keep_queries has the last RING_QUERIES queries of each index kept.
+ * For automatic calibration a sample is enough: the last SAMPLE_QUERIES that
+ * differ, and the recall targets that scans asked for.  When enough of them
+ * are new, the scan that logs the last one asks for a worker, which measures
+ * the recall with the sample (am/maintain/autocalibrate.c).  So an index that
+ * nobody searches costs nothing.
  *
  * The queries of an index are kept in a ring, which is a segment of dynamic
  * shared memory.  The first scan that finds no ring for its index makes one.
@@ -19,12 +27,16 @@
 #include "access/relation.h"
 #include "access/table.h"
 #include "access/xact.h"
+#include "access/xlog.h"
+#include "catalog/pg_index.h"
+#include "common/hashfn.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "port/atomics.h"
 #include "storage/dsm.h"
 #include "storage/lwlock.h"
+#include "utils/builtins.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
@@ -38,6 +50,7 @@
 #include "pgcompat.h"
 
 #define RING_QUERIES	1000
+#define SAMPLE_QUERIES	300		/* without gpuvec.keep_queries */
 #define MAX_RINGS		64
 #define MAX_BYTES		((Size) 256 * 1024 * 1024)	/* of all rings together */
 
@@ -51,15 +64,40 @@
  */
 #define LEAST_IDLE_MS	60000
 
+/*
+ * The sample of a dropped index is kept this long for an index with the same
+ * definition, which REINDEX CONCURRENTLY has put in its place.
+ */
+#define ORPHAN_MS		3600000
+
+/*
+ * An index is measured when it has NEW_QUERIES new queries, and again after
+ * ivfpq_calibrate_interval.  If the worker did not come or was canceled,
+ * another worker is asked for after RETRY_MS.
+ */
+#define NEW_QUERIES		100
+
 /* The queries of one index, in a segment of dynamic shared memory. */
 typedef struct Ring
 {
 	LWLock		lock;			/* protects the fields below */
 	int			dims;
+	uint32		capacity;		/* RING_QUERIES or SAMPLE_QUERIES */
 	uint64		nasked;			/* queries added so far; query i is at i %
-								 * RING_QUERIES */
+								 * capacity */
+
+	/* for automatic calibration: */
+	Oid			file;			/* relfilenode of the index; REINDEX changes
+								 * it */
+	int			nnew;			/* queries added since the last measurement */
+	uint32		targets;		/* asked for since then: a bit for each */
+	bool		is_first;		/* there was no measurement yet */
+	bool		is_due;			/* a worker was asked for */
+	TimestampTz due_at;			/* no worker is asked for before this time */
+
 	TimestampTz asked[RING_QUERIES];
-	float		queries[FLEXIBLE_ARRAY_MEMBER]; /* [RING_QUERIES][dims] */
+	uint64		hashes[RING_QUERIES];	/* IvfpqVectorHash */
+	float		queries[FLEXIBLE_ARRAY_MEMBER]; /* [capacity][dims] */
 } Ring;
 
 /* An entry of the table of rings. */
@@ -71,6 +109,8 @@ typedef struct RingSlot
 	Oid			database;
 	Oid			table;
 	Oid			index;
+	uint64		definition;		/* hash of the index's columns, classes,
+								 * expressions and predicate */
 	Size		bytes;
 	dsm_handle	handle;
 } RingSlot;
@@ -97,11 +137,17 @@ typedef struct Opening
 {
 	Relation	index;
 	int			dims;
+	uint32		capacity;
 } Opening;
 
 static QueryLog *shared = NULL; /* NULL if not preloaded */
 static Attached attached[MAX_RINGS];	/* indexed by slot */
 static TimestampTz retry_at = 0;
+
+void		(*ivfpq_ask_for_calibration) (Relation index) = NULL;
+#ifdef GV_TEST_BUILD
+int			ivfpq_calibrate_interval = IVFPQ_CALIBRATE_INTERVAL;
+#endif
 
 PG_FUNCTION_INFO_V1(gpuvec_live_queries);
 PG_FUNCTION_INFO_V1(gpuvec_forget_queries);
@@ -182,14 +228,49 @@ find_slot(Relation index)
 }
 
 /*
- * Frees the rings of dropped indexes of this database.  Takes the lock, but
- * does not hold it while reading the catalog.
+ * Returns a hash of what REINDEX CONCURRENTLY keeps of an index: its columns,
+ * operator classes, expressions and predicate.
  */
-static void
-free_dropped(void)
+static uint64
+hash_definition(Relation index)
 {
+	static const AttrNumber stored[] = {
+		Anum_pg_index_indkey, Anum_pg_index_indclass,
+		Anum_pg_index_indexprs, Anum_pg_index_indpred
+	};
+	uint64		hash = 0;
+
+	for (int i = 0; i < (int) lengthof(stored); i++)
+	{
+		bool		isnull;
+		Datum		value = SysCacheGetAttr(INDEXRELID, index->rd_indextuple,
+											stored[i], &isnull);
+		struct varlena *bytes;
+
+		if (isnull)
+			continue;
+		bytes = PG_DETOAST_DATUM_PACKED(value);
+		hash = hash_bytes_extended((const unsigned char *) VARDATA_ANY(bytes),
+								   VARSIZE_ANY_EXHDR(bytes), hash + i);
+	}
+	return hash;
+}
+
+/*
+ * Frees the rings of dropped indexes of this database.  Returns the slot of a
+ * dropped index of the same table with the same definition as this one, whose
+ * sample this index takes over, or -1.  Sets *ticket to the ticket of that
+ * ring.  Takes the lock, but does not hold it while reading the catalog.
+ */
+static int
+free_dropped(Relation index, uint64 *ticket)
+{
+	TimestampTz now = GetCurrentStatementStartTimestamp();
+	uint64		definition = hash_definition(index);
 	uint64		tickets[MAX_RINGS];
 	Oid			indexes[MAX_RINGS];
+	Oid			tables[MAX_RINGS];
+	int			heir = -1;
 
 	LWLockAcquire(shared->lock, LW_SHARED);
 	for (int i = 0; i < MAX_RINGS; i++)
@@ -197,18 +278,35 @@ free_dropped(void)
 		tickets[i] = pg_atomic_read_u64(&shared->slots[i].ticket);
 		indexes[i] = shared->slots[i].database == MyDatabaseId ?
 			shared->slots[i].index : InvalidOid;
+		tables[i] = shared->slots[i].table;
 	}
 	LWLockRelease(shared->lock);
 	for (int i = 0; i < MAX_RINGS; i++)
 	{
+		RingSlot   *slot = &shared->slots[i];
+		bool		has_table;
+
 		if (!OidIsValid(indexes[i]) ||
 			SearchSysCacheExists1(RELOID, ObjectIdGetDatum(indexes[i])))
 			continue;
+		has_table = SearchSysCacheExists1(RELOID, ObjectIdGetDatum(tables[i]));
 		LWLockAcquire(shared->lock, LW_EXCLUSIVE);
-		if (pg_atomic_read_u64(&shared->slots[i].ticket) == tickets[i])
+		if (pg_atomic_read_u64(&slot->ticket) != tickets[i])
+			;
+		else if (!has_table ||
+				 TimestampDifferenceExceeds((TimestampTz)
+											pg_atomic_read_u64(&slot->used),
+											now, ORPHAN_MS))
 			free_slot(i);
+		else if (slot->table == index->rd_index->indrelid &&
+				 slot->definition == definition)
+		{
+			heir = i;
+			*ticket = tickets[i];
+		}
 		LWLockRelease(shared->lock);
 	}
+	return heir;
 }
 
 /*
@@ -275,10 +373,28 @@ give_ring(int slot, Relation index, dsm_segment *segment)
 	ring->database = MyDatabaseId;
 	ring->table = index->rd_index->indrelid;
 	ring->index = RelationGetRelid(index);
+	ring->definition = hash_definition(index);
 	pg_atomic_write_u64(&ring->used,
 						(uint64) GetCurrentStatementStartTimestamp());
 	pg_atomic_write_u64(&ring->ticket, ++shared->tickets);
 	keep_attached(slot, segment);
+}
+
+/* Empties a ring, which no other process uses or which is locked. */
+static void
+clear_ring(Ring *ring, const Opening *opening)
+{
+	ring->dims = opening->dims;
+	ring->capacity = opening->capacity;
+	ring->nasked = 0;
+	ring->file = opening->index->rd_rel->relfilenode;
+	ring->nnew = 0;
+	ring->targets = 0;
+	ring->is_first = true;
+	ring->is_due = false;
+	ring->due_at =
+		TimestampTzPlusMilliseconds(GetCurrentStatementStartTimestamp(),
+									ivfpq_calibrate_interval);
 }
 
 /*
@@ -287,10 +403,11 @@ give_ring(int slot, Relation index, dsm_segment *segment)
  * evicted.
  */
 static void
-make_ring(Relation index, int dims)
+make_ring(const Opening *opening)
 {
+	Relation	index = opening->index;
 	Size		bytes = offsetof(Ring, queries) +
-	(Size) RING_QUERIES * dims * sizeof(float);
+	(Size) opening->capacity * opening->dims * sizeof(float);
 	int			slot;
 	dsm_segment *segment;
 	Ring	   *ring;
@@ -323,7 +440,7 @@ make_ring(Relation index, int dims)
 			attach_ring(idle);
 			ring = attached[idle].ring;
 			LWLockAcquire(&ring->lock, LW_EXCLUSIVE);
-			ring->nasked = 0;
+			clear_ring(ring, opening);
 			give_ring(idle, index, attached[idle].segment);
 			LWLockRelease(&ring->lock);
 			return;
@@ -340,9 +457,8 @@ make_ring(Relation index, int dims)
 	}
 	segment = dsm_create(bytes, 0);
 	ring = dsm_segment_address(segment);
-	memset(ring, 0, offsetof(Ring, queries));
 	LWLockInitialize(&ring->lock, shared->lock->tranche);
-	ring->dims = dims;
+	clear_ring(ring, opening);
 	dsm_pin_segment(segment);
 	detach_ring(slot);
 	shared->slots[slot].bytes = bytes;
@@ -356,32 +472,45 @@ open_ring(void *arg)
 {
 	const Opening *opening = arg;
 	Relation	index = opening->index;
+	uint64		ticket;
 	int			slot;
+	int			heir;
 
-	free_dropped();
+	heir = free_dropped(index, &ticket);
 	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
 	slot = find_slot(index);
+	if (slot < 0 && heir >= 0 &&
+		pg_atomic_read_u64(&shared->slots[heir].ticket) == ticket)
+	{
+		slot = heir;
+		attach_ring(slot);
+		give_ring(slot, index, attached[slot].segment);
+	}
 	if (slot >= 0)
 	{
+		const Ring *ring;
+
 		attach_ring(slot);
-		if (attached[slot].ring->dims != opening->dims)
+		ring = attached[slot].ring;
+		if (ring->dims != opening->dims ||
+			ring->capacity < opening->capacity)
 		{
 			free_slot(slot);
 			slot = -1;
 		}
 	}
 	if (slot < 0)
-		make_ring(index, opening->dims);
+		make_ring(opening);
 	LWLockRelease(shared->lock);
 }
 
 /*
  * Returns the slot of the index's ring if this process is attached to that
- * ring, or -1.  Also detaches this process from rings that other processes
- * have freed.
+ * ring and the ring has the capacity, or -1.  Also detaches this process from
+ * rings that other processes have freed.
  */
 static int
-find_attached(Oid index, int dims)
+find_attached(Oid index, int dims, uint32 capacity)
 {
 	int			found = -1;
 
@@ -391,22 +520,106 @@ find_attached(Oid index, int dims)
 			continue;
 		if (!is_attached(i))
 			detach_ring(i);
-		else if (attached[i].index == index && attached[i].ring->dims == dims)
+		else if (attached[i].index == index &&
+				 attached[i].ring->dims == dims &&
+				 attached[i].ring->capacity >= capacity)
 			found = i;
 	}
 	return found;
 }
 
-void
-IvfpqLogQuery(Relation index, const float *query, int dims)
+/*
+ * Returns the bit of the recall target that a scan asks for: one of the lower
+ * IVFPQ_TARGETS bits or, of a scan with conditions, one of the next.  Returns
+ * 0 if calibration does not decide how deep the scan searches, or if automatic
+ * calibration is off.
+ */
+static uint32
+target_bit(Relation index, double recall, bool filtered)
 {
+	static const double recalls[IVFPQ_TARGETS] = IVFPQ_TARGET_RECALLS;
+	const IvfpqOptions *options = IvfpqGetOptions(index);
+	int			t = 0;
+
+	if (!ivfpq_auto_calibrate || !options->auto_calibrate ||
+		ivfpq_probes > 0 || ivfpq_candidates > 0 || ivfpq_max_probes > 0 ||
+		options->probes > 0 || options->candidates > 0 ||
+		index->rd_rel->relpersistence == RELPERSISTENCE_TEMP ||
+		RecoveryInProgress())
+		return 0;
+	while (t < IVFPQ_TARGETS && recalls[t] < recall)
+		t++;
+	return t == IVFPQ_TARGETS ? 0 : 1U << (filtered ? t + IVFPQ_TARGETS : t);
+}
+
+/* Adds a query to a ring, which is locked. */
+static void
+add_query(Ring *ring, Relation index, const float *query, uint32 target)
+{
+	TimestampTz now = GetCurrentStatementStartTimestamp();
+	uint64		hash = IvfpqVectorHash(query, ring->dims, 0);
+	int			n = (int) Min(ring->nasked, ring->capacity);
+	bool		known = false;
+	int			place;
+
+	ring->targets |= target;
+	if (ring->file != index->rd_rel->relfilenode)
+	{
+		/* the index was built anew, so its recall is not known */
+		ring->file = index->rd_rel->relfilenode;
+		ring->nnew = n;
+		ring->due_at = now;
+	}
+	for (int i = 0; i < n; i++)
+		known |= ring->hashes[i] == hash;
+	if (known && !ivfpq_keep_queries)
+		return;
+	place = (int) (ring->nasked++ % ring->capacity);
+	ring->asked[place] = now;
+	ring->hashes[place] = hash;
+	memcpy(ring->queries + (Size) place * ring->dims, query,
+		   ring->dims * sizeof(float));
+	ring->nnew += !known;
+}
+
+/*
+ * Returns whether a ring has enough new queries to measure the recall now.
+ * The first measurement does not wait for the interval if the sample is full.
+ */
+static bool
+is_due(const Ring *ring)
+{
+	return ring->targets != 0 && ring->nnew >= NEW_QUERIES &&
+		(ring->due_at <= GetCurrentStatementStartTimestamp() ||
+		 (ring->is_first && ring->nnew >= SAMPLE_QUERIES));
+}
+
+/* IvfpqAttempt callback.  Asks for a worker that calibrates an index. */
+static void
+ask_for_worker(void *index)
+{
+	ivfpq_ask_for_calibration((Relation) index);
+}
+
+void
+IvfpqLogQuery(Relation index, const float *query, int dims, double recall,
+			  bool filtered)
+{
+	uint32		target;
+	Opening		opening = {index, dims, SAMPLE_QUERIES};
 	int			slot;
 	Ring	   *ring;
-	int			place;
+	bool		due = false;
+	ErrorData  *error;
 
 	if (shared == NULL || InSecurityRestrictedOperation())
 		return;
-	slot = find_attached(RelationGetRelid(index), dims);
+	target = target_bit(index, recall, filtered);
+	if (ivfpq_keep_queries)
+		opening.capacity = RING_QUERIES;
+	else if (target == 0)
+		return;
+	slot = find_attached(RelationGetRelid(index), dims, opening.capacity);
 
 	/*
 	 * Open the ring.  This may fail for lack of memory, so an error only goes
@@ -416,9 +629,7 @@ IvfpqLogQuery(Relation index, const float *query, int dims)
 	if (slot < 0 && !IsInParallelMode() &&
 		GetCurrentStatementStartTimestamp() >= retry_at)
 	{
-		Opening		opening = {index, dims};
-		ErrorData  *error = IvfpqAttempt(open_ring, &opening);
-
+		error = IvfpqAttempt(open_ring, &opening);
 		if (error != NULL)
 		{
 			retry_at =
@@ -429,7 +640,7 @@ IvfpqLogQuery(Relation index, const float *query, int dims)
 							RelationGetRelationName(index), error->message)));
 			FreeErrorData(error);
 		}
-		slot = find_attached(RelationGetRelid(index), dims);
+		slot = find_attached(RelationGetRelid(index), dims, opening.capacity);
 	}
 	if (slot < 0)
 		return;
@@ -438,14 +649,120 @@ IvfpqLogQuery(Relation index, const float *query, int dims)
 		return;
 	if (is_attached(slot))
 	{
-		place = (int) (ring->nasked++ % RING_QUERIES);
-		ring->asked[place] = GetCurrentStatementStartTimestamp();
-		memcpy(ring->queries + (Size) place * dims, query,
-			   dims * sizeof(float));
+		add_query(ring, index, query, target);
 		pg_atomic_write_u64(&shared->slots[slot].used,
 							(uint64) GetCurrentStatementStartTimestamp());
+		due = !IsInParallelMode() && is_due(ring);
+		if (due)
+		{
+			ring->is_due = true;
+			ring->is_first = false;
+			ring->due_at =
+				TimestampTzPlusMilliseconds(GetCurrentStatementStartTimestamp(),
+											RETRY_MS);
+		}
 	}
 	LWLockRelease(&ring->lock);
+	if (!due)
+		return;
+	error = IvfpqAttempt(ask_for_worker, index);
+	if (error != NULL)
+	{
+		ereport(LOG,
+				(errmsg("could not ask for calibration of index \"%s\": %s",
+						RelationGetRelationName(index), error->message)));
+		FreeErrorData(error);
+	}
+}
+
+bool
+IvfpqLogIsDue(Relation index)
+{
+	bool		due = false;
+	int			slot;
+
+	if (shared == NULL)
+		return false;
+	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+	slot = find_slot(index);
+	if (slot >= 0)
+	{
+		attach_ring(slot);
+		due = attached[slot].ring->is_due;
+	}
+	LWLockRelease(shared->lock);
+	return due;
+}
+
+bool
+IvfpqLogTake(Relation index, IvfpqQueries *queries, uint32 *targets)
+{
+	IvfpqType	type;
+	int			slot;
+
+	memset(queries, 0, sizeof(*queries));
+	IvfpqTypeInit(&type, index);
+	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+	slot = find_slot(index);
+	if (slot >= 0)
+	{
+		Ring	   *ring;
+		float	   *vectors;
+		int			n;
+
+		attach_ring(slot);
+		ring = attached[slot].ring;
+		n = (int) Min(ring->nasked, Min(ring->capacity, SAMPLE_QUERIES));
+		vectors = palloc((Size) n * ring->dims * sizeof(float) + 1);
+		LWLockAcquire(&ring->lock, LW_EXCLUSIVE);
+		for (int i = 0; i < n; i++)
+		{
+			int			place = (int) ((ring->nasked - 1 - i) % ring->capacity);
+			bool		known = false;
+
+			/* with gpuvec.keep_queries, queries may be kept repeatedly */
+			for (int j = 0; j < i; j++)
+				known |= ring->hashes[place] ==
+					ring->hashes[(ring->nasked - 1 - j) % ring->capacity];
+			if (!known && IvfpqIsPlaceable(&type, ring->queries +
+										   (Size) place * ring->dims,
+										   ring->dims))
+				memcpy(vectors + (Size) queries->n++ * ring->dims,
+					   ring->queries + (Size) place * ring->dims,
+					   ring->dims * sizeof(float));
+		}
+		queries->vectors = vectors;
+		queries->dims = ring->dims;
+		*targets = ring->targets;
+		ring->is_due = false;
+		LWLockRelease(&ring->lock);
+	}
+	LWLockRelease(shared->lock);
+	return slot >= 0;
+}
+
+void
+IvfpqLogDone(Relation index)
+{
+	int			slot;
+
+	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+	slot = find_slot(index);
+	if (slot >= 0)
+	{
+		Ring	   *ring;
+
+		attach_ring(slot);
+		ring = attached[slot].ring;
+		LWLockAcquire(&ring->lock, LW_EXCLUSIVE);
+		ring->nnew = 0;
+		ring->targets = 0;
+		ring->due_at =
+			TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+										ivfpq_calibrate_interval);
+		LWLockRelease(&ring->lock);
+	}
+	LWLockRelease(shared->lock);
 }
 
 /*
@@ -501,9 +818,9 @@ gpuvec_live_queries(PG_FUNCTION_ARGS)
 	}
 	LWLockRelease(shared->lock);
 
-	for (uint64 i = 0; ring && i < Min(ring->nasked, RING_QUERIES); i++)
+	for (uint64 i = 0; ring && i < Min(ring->nasked, ring->capacity); i++)
 	{
-		int			place = (int) ((ring->nasked - 1 - i) % RING_QUERIES);
+		int			place = (int) ((ring->nasked - 1 - i) % ring->capacity);
 		const float *query = ring->queries + (Size) place * ring->dims;
 		Datum		values[2];
 		bool		nulls[2] = {false};
@@ -515,7 +832,7 @@ gpuvec_live_queries(PG_FUNCTION_ARGS)
 							 nulls);
 		pfree(DatumGetPointer(values[1]));
 	}
-	if (ring == NULL && !ivfpq_keep_queries)
+	if (ring == NULL && !ivfpq_keep_queries && !ivfpq_auto_calibrate)
 		ereport(NOTICE,
 				(errmsg("no queries of index \"%s\" are kept",
 						RelationGetRelationName(index)),

@@ -1,0 +1,360 @@
+/*
+ * autocalibrate.c
+ *		Automatic calibration: measures the recall that an index's queries
+ *		have, and calibrates the index with them if it is too low.
+ *
+ * A scan that finds enough new queries in the query log asks for the worker of
+ * its database (worker.c), which calls IvfpqAutoCalibrate.  One pass over the
+ * table finds the exact neighbors of the logged queries, as gpuvec_calibrate
+ * does.  Index scans with the targets that were asked for then show the recall
+ * of each.  A target without conditions is measured on the first PLAIN_ROWS
+ * rows.  A scan with conditions goes deeper, to find rows that match, so its
+ * target is measured on the first FILTERED_ROWS rows, among which it may need
+ * any.  The calibration uses the ground truth that the pass has found.
+ *
+ * Targets that were calibrated for rows have to be confirmed: the lower end of
+ * the interval must reach the target.  Those calibrated for queries have that
+ * margin already.  The next sample would miss it by chance half of the time,
+ * so here the measured recall itself decides.
+ *
+ * The processor time of all measurements is limited by
+ * gpuvec.auto_calibrate_budget, for each day and all databases together.  Time
+ * not used accumulates for a day.  A measurement that exceeds what is left is
+ * completed, and the next has to wait until the excess is made up for.
+ */
+#include "postgres.h"
+
+#include <time.h>
+#include <unistd.h>
+
+#include "access/genam.h"
+#include "access/relscan.h"
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "storage/lwlock.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "am/build/calibrate.h"
+#include "am/common/enginecall.h"
+#include "am/common/options.h"
+#include "am/common/util.h"
+#include "am/maintain/maintain.h"
+#include "am/scan/querylog.h"
+#include "am/search/rerank.h"
+#include "am/types/sqldistance.h"
+#include "client/client.h"
+#include "page/injection.h"
+#include "page/metapage.h"
+#include "pgcompat.h"
+
+#define PLAIN_ROWS		10
+#define FILTERED_ROWS	100
+
+/* Fewer queries do not suffice for calibration. */
+#define LEAST_QUERIES	100
+
+#define DAY_SECONDS		86400.0
+
+/* Processor time used by measurements, of all databases. */
+typedef struct Budget
+{
+	LWLock	   *lock;
+	double		used;			/* seconds not made up for yet */
+	TimestampTz since;			/* when `used` was last reduced */
+} Budget;
+
+/* Searches for the queries of a sample, and the recall of one target. */
+typedef struct Measure
+{
+	Relation	heap;
+	Relation	index;
+	const IvfpqRemeasure *with;
+	int			strategy;
+	Oid			distance_oid;
+	FmgrInfo	distance;
+	MemoryContext tmp;			/* reset after every query */
+} Measure;
+
+int			ivfpq_auto_calibrate_budget = 600;
+#ifdef GV_TEST_BUILD
+double		ivfpq_forced_load = -1;
+#endif
+
+static Budget *budget = NULL;	/* NULL if not preloaded */
+
+static void
+init_budget(void *memory, LWLock *lock)
+{
+	((Budget *) memory)->lock = lock;
+}
+
+static const IvfpqSharedPart part = {
+	.name = "gpuvec calibration",
+	.size = sizeof(Budget),
+	.address = (void **) &budget,
+	.init = init_budget
+};
+
+void
+IvfpqAutoCalibrateInit(void)
+{
+	IvfpqShare(&part);
+}
+
+/* Returns the processor time of this process in seconds. */
+static double
+processor_seconds(void)
+{
+	struct timespec now;
+
+	(void) clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+	return (double) now.tv_sec + now.tv_nsec / 1e9;
+}
+
+/* Adds processor time to the budget's, and returns how much is left. */
+static double
+spend(double seconds)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	double		left;
+
+	LWLockAcquire(budget->lock, LW_EXCLUSIVE);
+	budget->used -= (now - budget->since) / (double) USECS_PER_SEC *
+		ivfpq_auto_calibrate_budget / DAY_SECONDS;
+	budget->used = Max(budget->used, 0) + seconds;
+	budget->since = now;
+	left = ivfpq_auto_calibrate_budget - budget->used;
+	LWLockRelease(budget->lock);
+	return left;
+}
+
+/* Returns whether other processes need all processors. */
+static bool
+is_busy(void)
+{
+	double		load;
+
+#ifdef GV_TEST_BUILD
+	if (ivfpq_forced_load >= 0)
+		return ivfpq_forced_load > 1;
+#endif
+	return getloadavg(&load, 1) == 1 &&
+		load >= (double) sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+bool
+IvfpqMayAutoCalibrate(void)
+{
+	return budget != NULL && !is_busy() && spend(0) > 0;
+}
+
+/*
+ * Sets *sums to the recall that index scans with this target have for the
+ * first `depth` rows of each query.
+ */
+static void
+measure_target(const Measure *measure, double target, int depth,
+			   IvfpqRecallSums *sums)
+{
+	const IvfpqRemeasure *with = measure->with;
+	IndexScanDesc scan;
+	IvfpqRerank rows;
+	int			guc_level = NewGUCNestLevel();
+	char		value[32];
+
+	memset(sums, 0, sizeof(*sums));
+	snprintf(value, sizeof(value), "%g", target);
+	(void) set_config_option("gpuvec.recall", value, PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+	IvfpqSnapshotRenew();
+	scan = IvfpqIndexBeginScan(measure->heap, measure->index,
+							   GetActiveSnapshot());
+	IvfpqRerankBegin(&rows, measure->heap, measure->index,
+					 GetActiveSnapshot());
+	rows.distance = unconstify(FmgrInfo *, &measure->distance);
+	rows.collation = with->type.collation;
+	for (int q = 0; q < with->given->n; q++)
+	{
+		MemoryContext oldcontext = MemoryContextSwitchTo(measure->tmp);
+		IvfpqGroundTruth truth;
+		int			n = Min(IvfpqCalibrationGroundTruth(with->calibration, 0,
+														q, &truth), depth);
+		double		farthest = 0;
+		ScanKeyData key;
+		int			hits = 0;
+
+		CHECK_FOR_INTERRUPTS();
+		rows.query = IvfpqCastReal(with->type.type, with->given->vectors +
+								   (Size) q * with->given->dims,
+								   with->given->dims);
+		/* rows may have been deleted since the pass */
+		while (n > 0 &&
+			   !IvfpqRerankRow(&rows, truth.neighbors[n - 1], &farthest))
+			n--;
+		if (n > 0)
+		{
+			ScanKeyEntryInitialize(&key, SK_ORDER_BY, 1, measure->strategy,
+								   with->type.type, with->type.collation,
+								   measure->distance_oid, rows.query);
+			index_rescan(scan, NULL, 0, &key, 1);
+			for (int i = 0; i < n; i++)
+			{
+				ItemPointer tid = index_getnext_tid(scan, ForwardScanDirection);
+				double		distance;
+
+				if (tid == NULL)
+					break;
+				hits += IvfpqRerankRow(&rows, IvfpqTidToId(tid), &distance) &&
+					distance <= farthest;
+				IvfpqRowDone();
+			}
+			sums->n++;
+			sums->sum += (double) hits / n;
+			sums->sum_squares += (double) hits / n * hits / n;
+		}
+		MemoryContextSwitchTo(oldcontext);
+		MemoryContextReset(measure->tmp);
+	}
+	IvfpqRerankEnd(&rows);
+	index_endscan(scan);
+	AtEOXact_GUC(false, guc_level);
+}
+
+/*
+ * Measures the recall of all targets that were asked for.  Sets *measured to
+ * that of the target which is missed most, or least exceeded.
+ */
+static void
+measure_targets(const Measure *measure, uint32 targets,
+				IvfpqFoundRecall *measured)
+{
+	memset(measured, 0, sizeof(*measured));
+	for (int i = 0; i < 2 * IVFPQ_TARGETS; i++)
+	{
+		double		target = ivfpq_recalls[i % IVFPQ_TARGETS];
+		int			depth = i < IVFPQ_TARGETS ? PLAIN_ROWS : FILTERED_ROWS;
+		IvfpqRecallSums sums;
+		double		low;
+		double		high;
+
+		if ((targets & (1U << i)) == 0)
+			continue;
+		measure_target(measure, target, depth, &sums);
+		if (sums.n == 0)
+			continue;
+		IvfpqRecallInterval(&sums, &low, &high);
+		if (measured->at != 0 &&
+			low - target >= (double) measured->low - measured->target)
+			continue;
+		measured->at = GetCurrentTimestamp();
+		measured->target = (float4) target;
+		measured->recall = (float4) (sums.sum / sums.n);
+		measured->low = (float4) low;
+		measured->high = (float4) high;
+		measured->nqueries = (int32) sums.n;
+		measured->depth = depth;
+	}
+}
+
+/* Returns whether the index has to be calibrated (see the file's header). */
+static bool
+is_too_low(const IvfpqFoundRecall *measured, Relation index,
+		   const IvfpqMetaData *meta)
+{
+	bool		for_queries = meta->calibrated_for == IVFPQ_FOR_QUERIES;
+
+	return meta->rows_at_calibration == 0 ||
+		(for_queries ? measured->recall : measured->low) < measured->target ||
+		(!for_queries &&
+		 IvfpqGetOptions(index)->calibrated_for == IVFPQ_FOR_QUERIES);
+}
+
+/* Measures the recall, and calibrates the index if it is too low. */
+static void
+run_calibration(Relation heap, Relation index, IvfpqQueries *queries,
+				uint32 targets, const char *name)
+{
+	TimestampTz begun = GetCurrentTimestamp();
+	Measure		measure = {.heap = heap, .index = index};
+	IvfpqParallel parallel;
+	IvfpqRemeasure *with;
+	IvfpqFoundRecall before;
+	IvfpqFoundRecall after;
+
+	with = IvfpqRemeasureBegin(heap, index, queries);
+	if (with == NULL)
+		return;
+	IvfpqInjectionPoint("calibrate: answered");
+	measure.with = with;
+	measure.distance_oid =
+		get_opcode(IvfpqDistanceOperator(index->rd_opfamily[0],
+										 with->type.type,
+										 &measure.strategy));
+	fmgr_info(measure.distance_oid, &measure.distance);
+	measure.tmp = AllocSetContextCreate(CurrentMemoryContext,
+										"gpuivfpq recall query",
+										ALLOCSET_DEFAULT_SIZES);
+	IvfpqParallelInitSerial(&parallel);
+	IvfpqCalibrationSettle(with->calibration, &parallel);
+	measure_targets(&measure, targets, &before);
+	if (before.at == 0)
+		return;
+	if (!is_too_low(&before, index, &with->model->meta))
+	{
+		IvfpqMetaSetRecall(index, with->model->meta.build_id, &before);
+		return;
+	}
+	IvfpqInjectionPoint("calibrate: measured");
+	if (!IvfpqRemeasureStore(with, index))
+		return;
+	measure_targets(&measure, targets, &after);
+	IvfpqMetaSetRecall(index, with->model->meta.build_id, &after);
+	IvfpqInjectionPoint("calibrate: stored");
+	IvfpqSetCalibratedFor(index, IVFPQ_FOR_QUERIES);
+	ereport(LOG,
+			(errhidecontext(true),
+			 errmsg("calibrated index \"%s\" with %d of its queries: recall was %.3f (%.3f to %.3f) for target %g and is %.3f (%.3f to %.3f) for target %g, elapsed: %ld ms",
+					name, queries->n, before.recall, before.low, before.high,
+					before.target, after.recall, after.low, after.high,
+					after.target,
+					TimestampDifferenceMilliseconds(begun,
+													GetCurrentTimestamp()))));
+}
+
+/*
+ * Measures the recall of an index's queries, and calibrates the index with
+ * them if it is too low.  The caller acts as the table's owner and keeps other
+ * sessions from training the index.  An error leaves the old calibration.
+ */
+void
+IvfpqAutoCalibrate(Relation heap, Relation index, const char *name)
+{
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "gpuivfpq automatic calibration",
+												  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext oldcontext = MemoryContextSwitchTo(context);
+	double		begun = processor_seconds();
+	IvfpqQueries queries;
+	IvfpqMetaData meta;
+	uint32		targets;
+
+	PG_TRY();
+	{
+		IvfpqMetaRead(index, &meta);
+		if (IvfpqLogTake(index, &queries, &targets) &&
+			queries.n >= LEAST_QUERIES && queries.dims == meta.dims)
+			run_calibration(heap, index, &queries, targets, name);
+		IvfpqLogDone(index);
+	}
+	PG_FINALLY();
+	{
+		(void) spend(processor_seconds() - begun);
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(oldcontext);
+	MemoryContextDelete(context);
+}
