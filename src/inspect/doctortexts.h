@@ -440,6 +440,10 @@
 	"The index is not calibrated, so recall is only estimated.  Call %s."
 #define DOCTOR_FOR_ROWS \
 	"Recall targets hold for rows of the table, not for your queries.  Call %s."
+#define DOCTOR_RECALL_LOW \
+	"The last queries had a recall of %.3f for target %g.  Call gpuvec_calibrate(%s, queries => ARRAY(SELECT query FROM gpuvec_live_queries(%s)))."
+#define DOCTOR_RECALL_UNREACHED \
+	"The last queries have a recall of %.3f for target %g, though the index is calibrated for queries.  Run REINDEX INDEX CONCURRENTLY %s."
 #define DOCTOR_SHRUNK \
 	"The index was calibrated with %lld rows and now has %lld, so searches do more work than necessary.  Call %s."
 #define DOCTOR_SHRUNK_MUCH \

@@ -555,6 +555,12 @@ make_advice(Relation heap, Relation index, const IvfpqInspection *inspection,
 		meta->calibrated_for == IVFPQ_FOR_ROWS)
 		return psprintf(DOCTOR_FOR_ROWS,
 						calibrate);
+	if (meta->measured.recall < meta->measured.target)
+		return meta->calibrated_for == IVFPQ_FOR_QUERIES ?
+			psprintf(DOCTOR_RECALL_UNREACHED, meta->measured.recall,
+					 meta->measured.target, name) :
+			psprintf(DOCTOR_RECALL_LOW, meta->measured.recall,
+					 meta->measured.target, literal, literal);
 	if (rows > 0 && rows < meta->rows_at_calibration / MOST_GONE)
 		return IvfpqCalibrationQueries(rows) > 0 ?
 			psprintf(DOCTOR_SHRUNK,

@@ -50,17 +50,225 @@ $node->safe_psql('postgres', qq{
 	END \$\$;
 	ANALYZE items});
 
+
+# The targets of an index, and the recall of 300 questions that nobody else asks.
+my $targets = q{SELECT string_agg(concat_ws('/', k, recall, probes, candidates, calibrated_for), ' ') FROM gpuvec_calibration('items_e')};
 my $recall = q{SELECT round(recall::numeric, 3) FROM gpuvec_recall('items_e', 10, 1000,
-	ARRAY(SELECT question(g) FROM generate_series(10001, 10300) AS g))};
+	ARRAY(SELECT question(g) FROM generate_series(1000001, 1000300) AS g))};
+my $workers = q{SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'gpuvec training'};
+my $asked = 0;
+my $from;
+
+# So many new questions are asked by a client.
+sub ask
+{
+	my ($n, @rest) = @_;
+	my $first = $asked + 1;
+
+	$from = -s $node->logfile;
+	$asked += $n;
+	return $node->safe_psql('postgres', "SET ROLE guest; SELECT ask(" . join(', ', $first, $asked, map { "'$_'" } @rest) . ')');
+}
+
+# Test: the worker calibrates an index.
+sub calibrates
+{
+	my ($what, $index) = @_;
+
+	$index //= 'public.items_e';
+	return log_has($node, qr/LOG:  calibrated index "$index" with \d+ of its queries: recall was/, $from, $what);
+}
+
+# Test: no worker was started since $from.
+sub rests
+{
+	my ($what) = @_;
+
+	unlike(slurp_file($node->logfile, $from), qr/calibrated index|calibration of index/, "$what: nothing was calibrated");
+	return gives($node, $workers, '0', "$what: no worker");
+}
+
+sub set
+{
+	my (%settings) = @_;
+
+	$node->safe_psql('postgres', join ';', "LOAD 'gpuvec'",
+		(map { "ALTER SYSTEM SET gpuvec.$_ = '$settings{$_}'" } sort keys %settings), 'SELECT pg_reload_conf()');
+	ok(wait_until($node, "SELECT setting = '$settings{$_}' FROM pg_settings WHERE name = 'gpuvec.$_'"), "gpuvec.$_ is $settings{$_}")
+	  for sort keys %settings;
+	return;
+}
+
+# -- questions of another kind: nobody calls anything
 my $before = $node->safe_psql('postgres', $recall);
-note("recall $before of questions before, targets: " . $node->safe_psql('postgres',
-	q{SELECT string_agg(concat_ws('/', recall, probes, candidates), ' ') FROM gpuvec_calibration('items_e') WHERE k = 10}));
-cmp_ok($before, '<', 0.94, 'questions of another kind miss the target');
-my $from = -s $node->logfile;
-gives($node, 'SET ROLE guest; SELECT ask(1, 300)', '3000', 'asked by a client');
-log_has($node, qr/LOG:  calibrated index "public.items_e" with 300 of its queries/, $from, 'the worker has calibrated');
-note(slurp_file($node->logfile, $from) =~ /(calibrated index.*)/);
+cmp_ok($before, '<', 0.94, "questions of another kind miss the target, with a recall of $before");
+is(ask(200), '2000', 'a client asks');
+rests('too few questions');
+is(ask(100), '1000', 'a client asks more');
+calibrates('the worker');
 my $after = $node->safe_psql('postgres', $recall);
-cmp_ok($after, '>=', 0.94, "recall $after of others");
+cmp_ok($after, '>=', 0.94, "other questions of this kind then have a recall of $after");
+my $shown = q{SELECT recall_measured BETWEEN 0.95 AND 1, recall_low <= recall_measured, recall_high >= recall_measured,
+	recall_target, recall_k, recall_queries, recall_at BETWEEN now() - interval '1 hour' AND now(), advice FROM gpuvec_index_info('items_e')};
+gives($node, $shown, 't|t|t|0.95|10|300|t|', 'the index shows it');
+gives($node, q{SELECT DISTINCT calibrated_for FROM gpuvec_calibration('items_e')}, 'queries', 'targets are for queries');
+ask(300);
+rests('not twice within an hour');
+
+# -- the owner alone sees the sample
+gives($node, q{SET ROLE holder; SELECT count(*) FROM gpuvec_live_queries('items_e')}, '300', 'its owner sees the sample');
+says($node, q{SET ROLE guest; SELECT * FROM gpuvec_live_queries('items_e')}, qr/permission denied for index "items_e"/, 'nobody else does');
+gives($node, 'SET ROLE guest; SELECT ask(1, 1); SELECT ask(1, 1)', "10\n10", 'a question is asked repeatedly');
+gives($node, q{SET ROLE holder; SELECT count(*), count(DISTINCT query) FROM gpuvec_live_queries('items_e')}, '300|300', '... and kept once');
+
+# -- a standby has what the primary measured, and does not measure itself
+my $state = 'SELECT recall_measured, recall_low, recall_high, recall_target, recall_queries, recall_at FROM gpuvec_index_info(\'items_e\')';
+my $found = $node->safe_psql('postgres', $state);
+my $points = $node->safe_psql('postgres', $targets);
+$node->wait_for_catchup($standby);
+gives($standby, $state, $found, 'a standby has the measured recall');
+gives($standby, $targets, $points, '... and the targets');
+gives($standby, 'SELECT ask(300001, 300400)', '4000', 'it is asked');
+gives($standby, q{SELECT count(*) FROM gpuvec_live_queries('items_e')}, '0', '... and keeps nothing');
+gives($standby, $workers, '0', '... and starts no worker');
+
+# -- after a restart the targets are there, the sample is not
+$node->restart;
+gives($node, $state, $found, 'a restart keeps the measured recall');
+gives($node, $targets, $points, '... and the targets');
+gives($node, q{SELECT count(*) FROM gpuvec_live_queries('items_e')}, '0', '... but not the sample');
+
+# -- REINDEX loses the targets, which the next question restores
+ask(150);
+for my $command ('REINDEX INDEX items_e', 'REINDEX INDEX CONCURRENTLY items_e')
+{
+	$node->safe_psql('postgres', $command);
+	cmp_ok($node->safe_psql('postgres', $recall), '<', 0.94, "$command: calibrated for rows");
+	ask(1);
+	calibrates("$command: one question");
+	cmp_ok($node->safe_psql('postgres', $recall), '>=', 0.94, "$command: recall is back");
+	gives($node, q{SELECT advice FROM gpuvec_index_info('items_e')}, '', "$command: no advice");
+}
+gives($node, q{SET ROLE holder; SELECT count(*) FROM gpuvec_live_queries('items_e')}, '152', 'the sample is still there');
+
+# -- conditions go deeper; targets that nobody asks for do not count
+$node->safe_psql('postgres', q{SELECT count(*) FROM gpuvec_calibrate('items_e'); SELECT gpuvec_forget_queries('items_e')});
+gives($node, q{SELECT recall_measured FROM gpuvec_index_info('items_e')}, '', 'targets by hand were not measured');
+ask(300, 'items', 'tenant = 3');
+calibrates('queries with conditions');
+gives($node, q{SELECT recall_target, recall_k, recall_measured >= 0.95 FROM gpuvec_index_info('items_e')}, '0.95|100|t', '... for 100 rows');
+
+# -- it is left alone
+$node->safe_psql('postgres', q{SELECT count(*) FROM gpuvec_calibrate('items_e'); SELECT gpuvec_forget_queries('items_e')});
+$points = $node->safe_psql('postgres', $targets);
+for my $off ('SET gpuvec.recall = 1', 'SET gpuvec.probes = 3', 'SET gpuvec.max_probes = 100')
+{
+	$from = -s $node->logfile;
+	$node->safe_psql('postgres', "$off; SELECT ask(400001, 400300); SELECT ask(1, 1)");
+	rests($off);
+}
+gives($node, q{SELECT count(*) FROM gpuvec_live_queries('items_e')}, '0', 'calibration did not decide about these');
+$node->safe_psql('postgres', 'ALTER INDEX items_e SET (auto_calibrate = off)');
+ask(310);
+rests('the option is off');
+$node->safe_psql('postgres', 'ALTER INDEX items_e RESET (auto_calibrate)');
+for my $off ([ auto_calibrate => 'off', 'on' ], [ auto_calibrate_budget => 0, 600 ], [ fault_load => 2, 0 ], [ max_training_workers => 0, 2 ])
+{
+	my ($name, $value, $usual) = @$off;
+
+	set($name => $value);
+	ask(310);
+	rests("$name = $value");
+	set($name => $usual);
+	$node->safe_psql('postgres', q{SELECT gpuvec_forget_queries('items_e')});
+}
+gives($node, $targets, $points, 'all targets are as they were');
+
+# -- it stands in nobody's way, and old targets stay until there are new ones
+set(fault => 'wait 1 calibrate: measured');
+my $holder = hold($node);
+ask(300);
+is_held($node, 'the worker has measured');
+like($node->safe_psql('postgres', q{SELECT advice FROM gpuvec_index_info('items_e')}),
+	qr/^The last queries had a recall of 0\.\d+ for target 0\.95\.  Call gpuvec_calibrate\('public\.items_e', queries => ARRAY\(SELECT query FROM gpuvec_live_queries\('public\.items_e'\)\)\)\./,
+	'meanwhile there is advice');
+is(ask(3), '30', 'queries go on');
+$node->safe_psql('postgres', 'INSERT INTO items VALUES (-1, 0, question(1)); DELETE FROM items WHERE id = -1');
+$node->safe_psql('postgres', q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE backend_type = 'gpuvec training'});
+log_has($node, qr/LOG:  calibration of index "public.items_e" was canceled\n.*DETAIL:  The next queries of the index will retry/, $from, 'canceled');
+comes($node, "SELECT ($workers) = 0", 'the worker is gone');
+gives($node, $targets, $points, '... and the targets are as they were');
+release($holder);
+
+sub again
+{
+	$node->safe_psql('postgres', q{SELECT gpuvec_forget_queries('items_e')});
+	return ask(300);
+}
+
+$holder = hold($node);
+again();
+is_held($node, 'the worker has measured again');
+$node->safe_psql('postgres', q{SET deadlock_timeout = '10ms'; BEGIN; LOCK TABLE items; COMMIT});
+log_has($node, qr/LOG:  canceled calibration of index "public.items_e" because a session waits for its table/, $from, 'it gives way');
+gives($node, $targets, $points, '... and the targets are as they were');
+comes($node, "SELECT ($workers) = 0", 'the worker is gone');
+release($holder);
+
+for my $step ('answered', 'measured', 'stored')
+{
+	my $action = $step eq 'stored' ? 'flush' : 'kill';
+
+	set(fault => "$action 1 calibrate: $step");
+	again();
+	log_has($node, qr/background worker "gpuvec training" \(PID \d+\) was terminated by signal 9/, $from, "killed when it has $step");
+	restart_after_crash($node);
+	gives($node, $targets, $points, '... the targets are as they were') if $step ne 'stored';
+}
+gives($node, q{SELECT DISTINCT calibrated_for, recall_measured FROM gpuvec_calibration('items_e'), gpuvec_index_info('items_e')},
+	'queries|', '... the targets are new, and not measured');
+set(fault => '');
+is_whole($node, 'after all that', 'items', '<->', $dims);
+
+# -- a table that somebody has locked: the worker waits
+$node->safe_psql('postgres', q{SELECT count(*) FROM gpuvec_calibrate('items_e')});
+my $other = $node->background_psql('postgres');
+$other->query_safe('BEGIN; LOCK TABLE items IN SHARE UPDATE EXCLUSIVE MODE');
+again();
+comes($node, "SELECT ($workers) = 1", 'a worker waits for a locked table');
+gives($node, $targets, $node->safe_psql('postgres', $targets), 'queries go on');
+$other->query_safe('COMMIT');
+$other->quit;
+calibrates('... and then');
+
+# -- functions that are not in C: the owner's worker
+$node->safe_psql('postgres', q{
+	SET ROLE holder;
+	CREATE FUNCTION part(v real[]) RETURNS real[] IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN v; END';
+	CREATE INDEX items_part ON items USING gpuivfpq ((part(e))) WITH (dims = 24);
+	SET client_min_messages = warning;
+	CREATE FUNCTION ask_part(first int, last int) RETURNS int LANGUAGE plpgsql SET enable_seqscan = off AS $$
+	DECLARE
+		n int = 0;
+	BEGIN
+		FOR q IN first .. last LOOP
+			EXECUTE format('SELECT count(*) + %s FROM (SELECT id FROM items ORDER BY part(e) <-> %L LIMIT 10) AS x', n, question(q)) INTO n;
+		END LOOP;
+		RETURN n;
+	END $$});
+$from = -s $node->logfile;
+gives($node, 'SELECT ask_part(500001, 500300)', '3000', 'an index on an expression');
+calibrates('its owner\'s worker', 'public.items_part');
+
+# -- many indexes that nobody searches
+$node->safe_psql('postgres', q{
+	SET client_min_messages = warning;
+	CREATE TABLE few (e real[]);
+	INSERT INTO few VALUES (point(1, 4)), (point(2, 4));
+	DO $$ BEGIN FOR i IN 1 .. 1000 LOOP
+		EXECUTE format('CREATE INDEX ON few USING gpuivfpq (e) WITH (lists = 1, probes = %s)', i); END LOOP; END $$});
+$from = -s $node->logfile;
+sleep 2;
+rests('1,000 indexes');
 no_crash($node);
 done_testing();

@@ -316,6 +316,15 @@ SKIP:
 }
 
 # -- the queries for postgres_exporter give what they say
+$node->safe_psql('postgres', q{
+	SET client_min_messages = warning;
+	CREATE TABLE asked_often AS SELECT g AS id, point(g, 8) AS e FROM generate_series(1, 3000) AS g;
+	CREATE INDEX asked_often_e ON asked_often USING gpuivfpq (e)});
+$node->append_conf('postgresql.conf', "gpuvec.auto_calibrate = on\ngpuvec.fault_load = 0\n");
+$node->reload;
+wait_until($node, q{SELECT setting = 'on' FROM pg_settings WHERE name = 'gpuvec.auto_calibrate'});
+$node->safe_psql('postgres', q{SELECT ask(4001, 4300, 'asked_often')});
+comes($node, q{SELECT recall_measured > 0 FROM gpuvec_index_info('asked_often_e')}, 'an index has a measured recall');
 my $yaml = slurp_file(dirname(dirname($FindBin::RealBin)) . '/test/packaging/postgres_exporter.yaml');
 my @blocks = split /^(?=\w+:$)/m, $yaml =~ s/^#.*\n//mgr;
 for my $block (grep { /^\w+:$/m } @blocks)

@@ -24,6 +24,7 @@
  */
 #include "postgres.h"
 
+#include <float.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -226,12 +227,16 @@ measure_target(const Measure *measure, double target, int depth,
 
 /*
  * Measures the recall of all targets that were asked for.  Sets *measured to
- * that of the target which is missed most, or least exceeded.
+ * that of the target which is missed most, or exceeded least, and returns by
+ * how much it is exceeded.  The recall counts if the targets are for queries,
+ * else the lower end of its interval (see the file's header).
  */
-static void
-measure_targets(const Measure *measure, uint32 targets,
+static double
+measure_targets(const Measure *measure, uint32 targets, bool for_queries,
 				IvfpqFoundRecall *measured)
 {
+	double		least = DBL_MAX;
+
 	memset(measured, 0, sizeof(*measured));
 	for (int i = 0; i < 2 * IVFPQ_TARGETS; i++)
 	{
@@ -240,6 +245,7 @@ measure_targets(const Measure *measure, uint32 targets,
 		IvfpqRecallSums sums;
 		double		low;
 		double		high;
+		double		excess;
 
 		if ((targets & (1U << i)) == 0)
 			continue;
@@ -247,9 +253,10 @@ measure_targets(const Measure *measure, uint32 targets,
 		if (sums.n == 0)
 			continue;
 		IvfpqRecallInterval(&sums, &low, &high);
-		if (measured->at != 0 &&
-			low - target >= (double) measured->low - measured->target)
+		excess = (for_queries ? sums.sum / sums.n : low) - target;
+		if (excess >= least)
 			continue;
+		least = excess;
 		measured->at = GetCurrentTimestamp();
 		measured->target = (float4) target;
 		measured->recall = (float4) (sums.sum / sums.n);
@@ -258,19 +265,7 @@ measure_targets(const Measure *measure, uint32 targets,
 		measured->nqueries = (int32) sums.n;
 		measured->depth = depth;
 	}
-}
-
-/* Returns whether the index has to be calibrated (see the file's header). */
-static bool
-is_too_low(const IvfpqFoundRecall *measured, Relation index,
-		   const IvfpqMetaData *meta)
-{
-	bool		for_queries = meta->calibrated_for == IVFPQ_FOR_QUERIES;
-
-	return meta->rows_at_calibration == 0 ||
-		(for_queries ? measured->recall : measured->low) < measured->target ||
-		(!for_queries &&
-		 IvfpqGetOptions(index)->calibrated_for == IVFPQ_FOR_QUERIES);
+	return least;
 }
 
 /* Measures the recall, and calibrates the index if it is too low. */
@@ -284,6 +279,9 @@ run_calibration(Relation heap, Relation index, IvfpqQueries *queries,
 	IvfpqRemeasure *with;
 	IvfpqFoundRecall before;
 	IvfpqFoundRecall after;
+	uint64		build_id;
+	bool		for_queries;
+	double		excess;
 
 	with = IvfpqRemeasureBegin(heap, index, queries);
 	if (with == NULL)
@@ -300,20 +298,27 @@ run_calibration(Relation heap, Relation index, IvfpqQueries *queries,
 										ALLOCSET_DEFAULT_SIZES);
 	IvfpqParallelInitSerial(&parallel);
 	IvfpqCalibrationSettle(with->calibration, &parallel);
-	measure_targets(&measure, targets, &before);
+	build_id = with->model->meta.build_id;
+	for_queries = with->model->meta.calibrated_for == IVFPQ_FOR_QUERIES;
+	excess = measure_targets(&measure, targets, for_queries, &before);
 	if (before.at == 0)
 		return;
-	if (!is_too_low(&before, index, &with->model->meta))
-	{
-		IvfpqMetaSetRecall(index, with->model->meta.build_id, &before);
-		return;
-	}
+	IvfpqMetaSetRecall(index, build_id, &before);
 	IvfpqInjectionPoint("calibrate: measured");
+
+	/*
+	 * The option says that targets were for queries before a REINDEX, or that
+	 * a dump was restored.
+	 */
+	if (excess >= 0 && with->model->meta.rows_at_calibration > 0 &&
+		(for_queries ||
+		 IvfpqGetOptions(index)->calibrated_for == IVFPQ_FOR_ROWS))
+		return;
 	if (!IvfpqRemeasureStore(with, index))
 		return;
-	measure_targets(&measure, targets, &after);
-	IvfpqMetaSetRecall(index, with->model->meta.build_id, &after);
 	IvfpqInjectionPoint("calibrate: stored");
+	(void) measure_targets(&measure, targets, true, &after);
+	IvfpqMetaSetRecall(index, build_id, &after);
 	IvfpqSetCalibratedFor(index, IVFPQ_FOR_QUERIES);
 	ereport(LOG,
 			(errhidecontext(true),
