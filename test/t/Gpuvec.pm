@@ -205,13 +205,14 @@ sub need_test_build
 sub need_gpuvecd { return $SERVER eq 'cpu' && need_test_build(); }
 
 # A started server named $name, with gpuvec; %options: conf (text), allows_streaming.
+# No worker calibrates indexes beside a test, unless conf says so.
 sub new_node
 {
 	my ($name, %options) = @_;
 	my $node = PostgreSQL::Test::Cluster->new($name);
 
 	$node->init(allows_streaming => $options{allows_streaming} // 0);
-	$node->append_conf('postgresql.conf', "autovacuum = off\njit = off\n" . ($options{conf} // ''));
+	$node->append_conf('postgresql.conf', "autovacuum = off\njit = off\ngpuvec.auto_calibrate = off\n" . ($options{conf} // ''));
 	$node->start;
 	load_gpuvec($node);
 	return $node;

@@ -14,7 +14,7 @@ use Gpuvec;
 need_test_build();
 my $node = new_node('main', allows_streaming => 1,
 	conf => "shared_preload_libraries = 'gpuvec'\ngpuvec.server = 'off'\nmax_parallel_workers_per_gather = 0
-gpuvec.fault_load = 0\ndeadlock_timeout = 5min\n");
+gpuvec.auto_calibrate = on\ngpuvec.fault_load = 0\ndeadlock_timeout = 5min\n");
 my $standby = new_standby($node, 'standby');
 my $dims = 24;
 
@@ -25,10 +25,10 @@ $node->safe_psql('postgres', qq{
 	CREATE ROLE guest;
 	GRANT ALL ON SCHEMA public TO holder;
 	CREATE FUNCTION cluster_row(g int, spread real) RETURNS real[] IMMUTABLE LANGUAGE sql AS \$\$
-		SELECT array_agg((c + spread * n)::real ORDER BY i) FROM unnest(point(g % 200, $dims), point(g, $dims))
+		SELECT array_agg((c + spread * n + (g > 3000000)::int * 3)::real ORDER BY i) FROM unnest(point(g % 200, $dims), point(g, $dims))
 			WITH ORDINALITY AS x (c, n, i) \$\$;
 	CREATE FUNCTION question(g int) RETURNS real[] IMMUTABLE LANGUAGE sql AS \$\$
-		SELECT array_agg(((a + b) / 2 + 0.3 * n)::real ORDER BY i)
+		SELECT array_agg(((a + b) / 2 + 0.3 * n + (g > 3000000)::int * 3)::real ORDER BY i)
 		FROM unnest(point(g % 200, $dims), point(g * 7 % 199, $dims), point(g + 5000000, $dims))
 			WITH ORDINALITY AS x (a, b, n, i) \$\$;
 	CREATE TABLE items (id int, tenant int, e real[]);
@@ -150,6 +150,25 @@ for my $command ('REINDEX INDEX items_e', 'REINDEX INDEX CONCURRENTLY items_e')
 	gives($node, q{SELECT advice FROM gpuvec_index_info('items_e')}, '', "$command: no advice");
 }
 gives($node, q{SET ROLE holder; SELECT count(*) FROM gpuvec_live_queries('items_e')}, '152', 'the sample is still there');
+
+# -- other contents, which the old targets do not fit; then most rows are deleted
+set(fault_interval => 1);
+$node->safe_psql('postgres', "INSERT INTO items SELECT g, g % 10, cluster_row(g, 0.3) FROM generate_series(3000001, 3020000) AS g");
+my $elsewhere = $recall =~ s/1000/3000/gr;
+cmp_ok($node->safe_psql('postgres', $elsewhere), '<', 0.9, 'questions about other contents miss the target');
+$asked += 3_000_000;
+ask(120);
+calibrates('100 of them');
+cmp_ok($node->safe_psql('postgres', $elsewhere), '>=', 0.94, '... and then reach it');
+$node->safe_psql('postgres', 'DELETE FROM items WHERE id % 10 > 0; VACUUM items');
+my $then = $node->safe_psql('postgres', 'SELECT now()');
+ask(120);
+comes($node, "SELECT recall_at > '$then' AND recall_measured >= 0.95 FROM gpuvec_index_info('items_e')", 'measured with a tenth of the rows');
+cmp_ok($node->safe_psql('postgres', $elsewhere), '>=', 0.94, '... where it is reached, too');
+$asked -= 3_000_000;
+set(fault_interval => 3600000);
+$node->safe_psql('postgres', 'DELETE FROM items WHERE id > 3000000; INSERT INTO items SELECT g, g % 10, cluster_row(g, 0.3)
+	FROM generate_series(1, 20000) AS g WHERE g % 10 > 0; VACUUM items; REINDEX TABLE items');
 
 # -- conditions go deeper; targets that nobody asks for do not count
 $node->safe_psql('postgres', q{SELECT count(*) FROM gpuvec_calibrate('items_e'); SELECT gpuvec_forget_queries('items_e')});

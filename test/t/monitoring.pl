@@ -12,8 +12,7 @@ use GpuvecDamage;
 
 need_gpuvecd();
 my $node = new_node('main',
-	conf => "shared_preload_libraries = 'gpuvec'\ngpuvec.server = 'off'\nmax_parallel_workers_per_gather = 0
-gpuvec.auto_calibrate = off\n");
+	conf => "shared_preload_libraries = 'gpuvec'\ngpuvec.server = 'off'\nmax_parallel_workers_per_gather = 0\n");
 
 # Statements as a role, in a session of its own: what they gave, and errors.
 sub as

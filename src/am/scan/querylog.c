@@ -93,7 +93,8 @@ typedef struct Ring
 	uint32		targets;		/* asked for since then: a bit for each */
 	bool		is_first;		/* there was no measurement yet */
 	bool		is_due;			/* a worker was asked for */
-	TimestampTz due_at;			/* no worker is asked for before this time */
+	TimestampTz since;			/* of the last measurement, or the ring */
+	TimestampTz retry_at;		/* no worker is asked for before this time */
 
 	TimestampTz asked[RING_QUERIES];
 	uint64		hashes[RING_QUERIES];	/* IvfpqVectorHash */
@@ -392,9 +393,8 @@ clear_ring(Ring *ring, const Opening *opening)
 	ring->targets = 0;
 	ring->is_first = true;
 	ring->is_due = false;
-	ring->due_at =
-		TimestampTzPlusMilliseconds(GetCurrentStatementStartTimestamp(),
-									ivfpq_calibrate_interval);
+	ring->since = GetCurrentStatementStartTimestamp();
+	ring->retry_at = 0;
 }
 
 /*
@@ -568,7 +568,7 @@ add_query(Ring *ring, Relation index, const float *query, uint32 target)
 		/* the index was built anew, so its recall is not known */
 		ring->file = index->rd_rel->relfilenode;
 		ring->nnew = n;
-		ring->due_at = now;
+		ring->since = ring->retry_at = 0;
 	}
 	for (int i = 0; i < n; i++)
 		known |= ring->hashes[i] == hash;
@@ -589,8 +589,12 @@ add_query(Ring *ring, Relation index, const float *query, uint32 target)
 static bool
 is_due(const Ring *ring)
 {
+	TimestampTz now = GetCurrentStatementStartTimestamp();
+
 	return ring->targets != 0 && ring->nnew >= NEW_QUERIES &&
-		(ring->due_at <= GetCurrentStatementStartTimestamp() ||
+		now >= ring->retry_at &&
+		(TimestampDifferenceExceeds(ring->since, now,
+									ivfpq_calibrate_interval) ||
 		 (ring->is_first && ring->nnew >= SAMPLE_QUERIES));
 }
 
@@ -656,8 +660,7 @@ IvfpqLogQuery(Relation index, const float *query, int dims, double recall,
 		if (due)
 		{
 			ring->is_due = true;
-			ring->is_first = false;
-			ring->due_at =
+			ring->retry_at =
 				TimestampTzPlusMilliseconds(GetCurrentStatementStartTimestamp(),
 											RETRY_MS);
 		}
@@ -757,9 +760,9 @@ IvfpqLogDone(Relation index)
 		LWLockAcquire(&ring->lock, LW_EXCLUSIVE);
 		ring->nnew = 0;
 		ring->targets = 0;
-		ring->due_at =
-			TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-										ivfpq_calibrate_interval);
+		ring->is_first = false;
+		ring->since = GetCurrentTimestamp();
+		ring->retry_at = 0;
 		LWLockRelease(&ring->lock);
 	}
 	LWLockRelease(shared->lock);
