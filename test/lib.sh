@@ -281,6 +281,8 @@ gv_start() {
 		echo "unix_socket_directories = '$PGHOST'"
 		echo "port = $PGPORT"
 		echo "fsync = off"
+		# no worker beside what is tested or measured
+		echo "gpuvec.auto_calibrate = off"
 		[ $# = 0 ] || printf '%s\n' "$@"
 	} >>"$data/postgresql.conf"
 	gv_as "$GV_BIN/pg_ctl" -D "$data" -l "$data/server.log" -w -s start ||

@@ -42,6 +42,7 @@ max_parallel_maintenance_workers = 0
 """
 SERVER = """
 shared_preload_libraries = gpuvec
+gpuvec.auto_calibrate = off
 gpuvec.server = cpu
 """
 COPIED = 2000

@@ -180,7 +180,6 @@ sql_through_gpuvecd() {
 	local answered
 	gv_start "$1" "${SQL_SETTINGS[@]}" \
 		"shared_preload_libraries = 'gpuvec'" "gpuvec.server = $SERVER_ENGINE" \
-		'gpuvec.auto_calibrate = off' \
 		"gpuvec.matmul = ${GPUVEC_TEST_MATMUL:-auto}" \
 		'gpuvec.engine = gpu' || {
 		failed 1 "$SERVER with gpuvecd: does not start"
