@@ -249,7 +249,7 @@ define_training_settings(void)
 {
 	DefineCustomIntVariable("gpuvec.max_training_workers",
 							"Sets the maximum number of background workers that train indexes.",
-							"Each database has at most one.  0 disables training by VACUUM.",
+							"Each database has at most one.  0 disables training by VACUUM, and automatic calibration.",
 							&ivfpq_max_training_workers, 2, 0, 1024,
 							PGC_SIGHUP, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("gpuvec.training_timeout",

@@ -65,12 +65,6 @@
 /* make_advice() reports a trained index with more pending rows than this. */
 #define MAX_PENDING		1000
 
-/*
- * make_advice() reports an index whose number of rows has shrunk by more than
- * this factor since it was calibrated.
- */
-#define MOST_GONE		2
-
 /* make_advice() reports a list that exceeds the mean length by this factor. */
 #define MAX_LIST_IMBALANCE	8
 
@@ -561,7 +555,7 @@ make_advice(Relation heap, Relation index, const IvfpqInspection *inspection,
 					 meta->measured.target, name) :
 			psprintf(DOCTOR_RECALL_LOW, meta->measured.recall,
 					 meta->measured.target, literal, literal);
-	if (rows > 0 && rows < meta->rows_at_calibration / MOST_GONE)
+	if (rows > 0 && rows < meta->rows_at_calibration / IVFPQ_MAX_SHRINKAGE)
 		return IvfpqCalibrationQueries(rows) > 0 ?
 			psprintf(DOCTOR_SHRUNK,
 					 (long long) meta->rows_at_calibration, (long long) rows,

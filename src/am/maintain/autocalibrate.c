@@ -277,9 +277,9 @@ run_calibration(Relation heap, Relation index, IvfpqQueries *queries,
 	Measure		measure = {.heap = heap, .index = index};
 	IvfpqParallel parallel;
 	IvfpqRemeasure *with;
+	const IvfpqMetaData *meta;
 	IvfpqFoundRecall before;
 	IvfpqFoundRecall after;
-	uint64		build_id;
 	bool		for_queries;
 	double		excess;
 
@@ -287,6 +287,7 @@ run_calibration(Relation heap, Relation index, IvfpqQueries *queries,
 	if (with == NULL)
 		return;
 	IvfpqInjectionPoint("calibrate: answered");
+	meta = &with->model->meta;
 	measure.with = with;
 	measure.distance_oid =
 		get_opcode(IvfpqDistanceOperator(index->rd_opfamily[0],
@@ -298,19 +299,19 @@ run_calibration(Relation heap, Relation index, IvfpqQueries *queries,
 										ALLOCSET_DEFAULT_SIZES);
 	IvfpqParallelInitSerial(&parallel);
 	IvfpqCalibrationSettle(with->calibration, &parallel);
-	build_id = with->model->meta.build_id;
-	for_queries = with->model->meta.calibrated_for == IVFPQ_FOR_QUERIES;
+	for_queries = meta->calibrated_for == IVFPQ_FOR_QUERIES;
 	excess = measure_targets(&measure, targets, for_queries, &before);
 	if (before.at == 0)
 		return;
-	IvfpqMetaSetRecall(index, build_id, &before);
+	IvfpqMetaSetRecall(index, meta->build_id, &before);
 	IvfpqInjectionPoint("calibrate: measured");
 
 	/*
 	 * The option says that targets were for queries before a REINDEX, or that
 	 * a dump was restored.
 	 */
-	if (excess >= 0 && with->model->meta.rows_at_calibration > 0 &&
+	if (excess >= 0 && meta->rows_at_calibration > 0 &&
+		with->rows >= meta->rows_at_calibration / IVFPQ_MAX_SHRINKAGE &&
 		(for_queries ||
 		 IvfpqGetOptions(index)->calibrated_for == IVFPQ_FOR_ROWS))
 		return;
@@ -318,7 +319,7 @@ run_calibration(Relation heap, Relation index, IvfpqQueries *queries,
 		return;
 	IvfpqInjectionPoint("calibrate: stored");
 	(void) measure_targets(&measure, targets, true, &after);
-	IvfpqMetaSetRecall(index, build_id, &after);
+	IvfpqMetaSetRecall(index, meta->build_id, &after);
 	IvfpqSetCalibratedFor(index, IVFPQ_FOR_QUERIES);
 	ereport(LOG,
 			(errhidecontext(true),

@@ -18,6 +18,12 @@
  */
 #define IVFPQ_MAX_GROWTH		4
 
+/*
+ * An index should be calibrated again when its number of rows has shrunk by
+ * more than this factor, because searches do more work than necessary.
+ */
+#define IVFPQ_MAX_SHRINKAGE		2
+
 /* insert.c */
 extern bool ivfpqinsert(Relation index, Datum *values, bool *isnull,
 						ItemPointer tid, Relation heap,
