@@ -75,8 +75,7 @@ typedef struct Measure
 	Relation	index;
 	const IvfpqRemeasure *with;
 	int			strategy;
-	Oid			distance_oid;
-	FmgrInfo	distance;
+	Oid			distance;		/* the operator's function */
 	MemoryContext tmp;			/* reset after every query */
 } Measure;
 
@@ -164,6 +163,7 @@ measure_target(const Measure *measure, double target, int depth,
 	const IvfpqRemeasure *with = measure->with;
 	IndexScanDesc scan;
 	IvfpqRerank rows;
+	ScanKeyData key;
 	int			guc_level = NewGUCNestLevel();
 	char		value[32];
 
@@ -176,7 +176,10 @@ measure_target(const Measure *measure, double target, int depth,
 							   GetActiveSnapshot());
 	IvfpqRerankBegin(&rows, measure->heap, measure->index,
 					 GetActiveSnapshot());
-	rows.distance = unconstify(FmgrInfo *, &measure->distance);
+	ScanKeyEntryInitialize(&key, SK_ORDER_BY, 1, measure->strategy,
+						   with->type.type, with->type.collation,
+						   measure->distance, (Datum) 0);
+	rows.distance = &key.sk_func;
 	rows.collation = with->type.collation;
 	for (int q = 0; q < with->given->n; q++)
 	{
@@ -185,7 +188,8 @@ measure_target(const Measure *measure, double target, int depth,
 		int			n = Min(IvfpqCalibrationGroundTruth(with->calibration, 0,
 														q, &truth), depth);
 		double		farthest = 0;
-		ScanKeyData key;
+		ItemPointer tid;
+		int			found = 0;
 		int			hits = 0;
 
 		CHECK_FOR_INTERRUPTS();
@@ -198,20 +202,19 @@ measure_target(const Measure *measure, double target, int depth,
 			n--;
 		if (n > 0)
 		{
-			ScanKeyEntryInitialize(&key, SK_ORDER_BY, 1, measure->strategy,
-								   with->type.type, with->type.collation,
-								   measure->distance_oid, rows.query);
+			key.sk_argument = rows.query;
 			index_rescan(scan, NULL, 0, &key, 1);
-			for (int i = 0; i < n; i++)
+			while (found < n &&
+				   (tid = index_getnext_tid(scan, ForwardScanDirection)) != NULL)
 			{
-				ItemPointer tid = index_getnext_tid(scan, ForwardScanDirection);
 				double		distance;
 
-				if (tid == NULL)
-					break;
-				hits += IvfpqRerankRow(&rows, IvfpqTidToId(tid), &distance) &&
-					distance <= farthest;
 				IvfpqRowDone();
+				/* a scan returns rows that nobody has fetched yet */
+				if (!IvfpqRerankRow(&rows, IvfpqTidToId(tid), &distance))
+					continue;
+				found++;
+				hits += distance <= farthest;
 			}
 			sums->n++;
 			sums->sum += (double) hits / n;
@@ -289,11 +292,10 @@ run_calibration(Relation heap, Relation index, IvfpqQueries *queries,
 	IvfpqInjectionPoint("calibrate: answered");
 	meta = &with->model->meta;
 	measure.with = with;
-	measure.distance_oid =
+	measure.distance =
 		get_opcode(IvfpqDistanceOperator(index->rd_opfamily[0],
 										 with->type.type,
 										 &measure.strategy));
-	fmgr_info(measure.distance_oid, &measure.distance);
 	measure.tmp = AllocSetContextCreate(CurrentMemoryContext,
 										"gpuivfpq recall query",
 										ALLOCSET_DEFAULT_SIZES);
