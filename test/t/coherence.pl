@@ -541,7 +541,10 @@ sub load
 load('load', 0);
 load('gpuvecd killed', 1);
 
-# when all is quiet mirrors catch up by themselves
+# When all is quiet mirrors catch up by themselves.  Where the nearest rows are deleted,
+# a scan by the bounds that rows in a mirror give goes deeper than the session's.
+$primary->safe_psql('postgres',
+	"DELETE FROM $_->[0] WHERE id IN (SELECT id FROM $_->[0] ORDER BY e $_->[1] point(4711, 8) LIMIT 40)") for @tables;
 $primary->wait_for_catchup($standby);
 each_table(
 	sub {
@@ -550,7 +553,8 @@ each_table(
 
 		gives($node, "SELECT await_mirror('SELECT FROM $name ORDER BY e $operator point(1, 8) LIMIT 10')",
 			'', "afterwards: mirrored, $on");
-		differs($node, "SELECT id FROM $name ORDER BY e $operator point(4711, 8) LIMIT $_", "afterwards: $on, LIMIT $_")
+		differs($node, "SELECT id FROM $name ORDER BY e $operator point(4711, 8) LIMIT $_", "afterwards: $on, LIMIT $_",
+			set => ['gpuvec.mirror_rows = off'])
 		  for 10, '10 OFFSET 990';
 		gives($node, "SELECT * FROM gpuvec_verify_index('${name}_e', mirror => true)", '', "afterwards: sound, $on");
 	});
