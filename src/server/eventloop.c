@@ -968,6 +968,7 @@ gv_loop_run(int listener)
 {
 	static struct epoll_event events[GV_MAX_BATCH];
 	GvStatus	status = gv_batches_open();
+	bool		mail_first = false;
 
 	if (status != GV_OK)
 	{
@@ -1002,12 +1003,17 @@ gv_loop_run(int listener)
 		int			n;
 		int			i;
 
-		/* a session that asks before it is told this is seen here */
+		/*
+		 * A session that asks before it is told this is seen here.  Mailboxes
+		 * come before sockets every other time, too: sockets alone may fill
+		 * the queue again and again.
+		 */
 		if (rests)
-		{
 			tell_sessions(false);
+		if (searches.queued < GV_MAX_BATCH)
+			mail_first = !mail_first;
+		if (rests || mail_first)
 			look_at_mailboxes();
-		}
 
 		/*
 		 * take no more events than the queue has room for, because each event

@@ -4,7 +4,9 @@
  *		come, whoever sleeps is woken, and what is wrong ends its connection.
  */
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,6 +19,9 @@
 								 * loop's time-out */
 #define MOST_SLOW	10
 #define SMALL_BYTES	(sizeof(GvMailbox) + 1024)	/* room for short answers */
+#define BATCH		1024		/* GV_MAX_BATCH */
+#define CROWD		(5 * BATCH + 100)
+#define HANGS_MS	1000		/* without an answer: a batch hangs */
 
 typedef struct Searched
 {
@@ -320,6 +325,87 @@ test_races(const TestServer *server, Searched *searched)
 			  "session %d ended with %d", i, status);
 }
 
+static bool
+is_answered(int fd)
+{
+	struct pollfd in = {.fd = fd,.events = POLLIN};
+
+	return poll(&in, 1, HANGS_MS) > 0;
+}
+
+/*
+ * A batch hangs, so the loop never rests.  A search in a mailbox does not wait
+ * until sockets have fewer searches than the queue has room for.  The engine's
+ * n-th call hangs.  False: that was no call that begins a batch.
+ */
+static bool
+try_crowd(int n)
+{
+	static int	fds[CROWD];
+	OwnIndex	index = make_index(GV_L2, 32, 8, 8, 3, 1000, false);
+	GvMirrorKey key = test_key(1);
+	OwnSearch	search = make_search(&key, &index);
+	OwnMemory	memory = memory_make(F_SEAL_SHRINK);
+	char		fault[16];
+	TestServer	server;
+	bool		there;
+	int			i;
+
+	/* a round takes longer than to look at the mailbox */
+	search.request.probes = index.spec.nlists;
+	snprintf(fault, sizeof(fault), "%d:6", n);
+	server = server_start("--max-connections", "6000", "--fault", fault, NULL);
+	for (i = 0; i < 3; i++)
+		fds[i] = client_open(&server, i == 0 ? GV_ROLE_LOADER :
+							 GV_ROLE_SESSION);
+	CHECK(load_all(fds[0], &key, &index) == 0, "load");
+	do
+		CHECK(search_send(fds[1], &search), "send");
+	while (is_answered(fds[1]) &&
+		   search_receive(fds[1], &index, &search) == 0);
+	CHECK(search_send(fds[2], &search), "send");
+	if (is_answered(fds[2]))
+	{
+		TestMailbox mailbox;
+
+		OK(search_receive(fds[2], &index, &search));
+		mailbox = mailbox_open(fds[2], &memory, MEMORY_BYTES);
+		for (; i < CROWD; i++)
+			fds[i] = client_open(&server, GV_ROLE_SESSION);
+		OK(ask_search(&mailbox, &index, &search, 0, &there));
+		server_freeze(&server);
+		for (i = 3; i < CROWD; i++)
+			CHECK(search_send(fds[i], &search), "session %d", i);
+		server_thaw(&server);
+		OK(search_receive(fds[3], &index, &search));
+		CHECK(put_search(&mailbox, &search, false), "put");
+		OK(search_receive(fds[4 * BATCH + 50], &index, &search));
+		CHECK(gv_mail_state(mailbox.box) != GV_MAIL_WAITING, "it waits");
+		OK(take_search(&mailbox, &index, &search, 0, &there));
+		close(mailbox.wake);
+		n = 0;
+	}
+	while (i > 0)
+		close(fds[--i]);
+	server_end(&server);
+	return n == 0;
+}
+
+static void
+test_crowd(void)
+{
+	struct rlimit files;
+	int			n = 1000;
+
+	if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_max < 2 * CROWD)
+		return;
+	files.rlim_cur = files.rlim_max;
+	CHECK(setrlimit(RLIMIT_NOFILE, &files) == 0, "descriptors");
+	while (n < 1004 && !try_crowd(n))
+		n++;
+	CHECK(n < 1004, "no batch hangs");
+}
+
 void
 test_mailboxes(void)
 {
@@ -335,4 +421,6 @@ test_mailboxes(void)
 	test_strange(&server, &searched);
 	test_races(&server, &searched);
 	server_end(&server);
+	if (!test_device)
+		test_crowd();
 }
