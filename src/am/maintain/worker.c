@@ -613,6 +613,7 @@ serve_index(Relation heap, Relation index)
 	strlcpy(serving.owner,
 			GetUserNameFromId(heap->rd_rel->relowner, false),
 			sizeof(serving.owner));
+	begin_work("training", "VACUUM of the table");
 	serving.heap = RelationGetRelid(heap);
 	error_context_stack = &context;
 	IvfpqActAsOwner(&caller, heap);
@@ -620,7 +621,6 @@ serve_index(Relation heap, Relation index)
 		begin_limit();
 	if (has_work(index, -1))
 	{
-		begin_work("training", "VACUUM of the table");
 		begun = GetCurrentTimestamp();
 		IvfpqTrainOrFlush(heap, index, &result);
 		log_result(&result, begun);
@@ -683,7 +683,9 @@ try_index(Oid indexoid, bool just_look)
 		return NOTHING;
 	has_ours = index->rd_rel->relkind == RELKIND_INDEX &&
 		IvfpqIsOurs(index) && index->rd_index->indisvalid &&
-		(has_work(index, -1) || IvfpqLogIsDue(index)) && slot_is_for(index);
+		(has_work(index, -1) ||
+		 (IvfpqLogIsDue(index) && IvfpqMayAutoCalibrate())) &&
+		slot_is_for(index);
 	relation_close(index, NoLock);
 	if (!has_ours)
 		return NOTHING;
