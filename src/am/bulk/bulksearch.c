@@ -1122,8 +1122,8 @@ gpuvec_search(PG_FUNCTION_ARGS)
 		/* nothing is logged while acting as the owner */
 		if (bulk.model->meta.nlists > 0)
 			for (int i = Max(queries.n - MOST_KEPT, 0); i < queries.n; i++)
-				IvfpqLogQuery(bulk.index, queries.vectors +
-							  (Size) i * queries.dims, queries.dims,
+				IvfpqLogQuery(bulk.index, &bulk.model->meta, queries.vectors +
+							  (Size) i * queries.dims,
 							  ivfpq_recall, bulk.nconditions > 0);
 		bulk_count(&bulk, false);
 		UnregisterSnapshot(bulk.snapshot);

@@ -363,7 +363,7 @@ start_search(IvfpqScanRun *run, Relation heap, ScanKey key)
 
 	vector = IvfpqQueryFloats(&type, key->sk_subtype, key->sk_argument, &dims);
 	IvfpqCheckDims(meta->dims, dims);
-	IvfpqLogQuery(run->index, vector, dims, run->query.recall,
+	IvfpqLogQuery(run->index, meta, vector, run->query.recall,
 				  run->is_filtered || run->keys.any);
 	transformed = palloc(dims * sizeof(float));
 	IvfpqTransform(run->index, run->model, vector, transformed);

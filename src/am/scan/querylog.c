@@ -87,8 +87,8 @@ typedef struct Ring
 								 * capacity */
 
 	/* for automatic calibration: */
-	Oid			file;			/* relfilenode of the index; REINDEX changes
-								 * it */
+	uint64		build_id;		/* of the index when it was last searched; 0 =
+								 * not searched yet */
 	int			nnew;			/* queries added since the last measurement */
 	uint32		targets;		/* asked for since then: a bit for each */
 	bool		is_first;		/* there was no measurement yet */
@@ -388,7 +388,7 @@ clear_ring(Ring *ring, const Opening *opening)
 	ring->dims = opening->dims;
 	ring->capacity = opening->capacity;
 	ring->nasked = 0;
-	ring->file = opening->index->rd_rel->relfilenode;
+	ring->build_id = 0;
 	ring->nnew = 0;
 	ring->targets = 0;
 	ring->is_first = true;
@@ -554,7 +554,8 @@ target_bit(Relation index, double recall, bool filtered)
 
 /* Adds a query to a ring, which is locked. */
 static void
-add_query(Ring *ring, Relation index, const float *query, uint32 target)
+add_query(Ring *ring, const IvfpqMetaData *meta, const float *query,
+		  uint32 target)
 {
 	TimestampTz now = GetCurrentStatementStartTimestamp();
 	uint64		hash = IvfpqVectorHash(query, ring->dims, 0);
@@ -563,13 +564,13 @@ add_query(Ring *ring, Relation index, const float *query, uint32 target)
 	int			place;
 
 	ring->targets |= target;
-	if (ring->file != index->rd_rel->relfilenode)
+	if (ring->build_id != 0 && ring->build_id != meta->build_id)
 	{
-		/* the index was built anew, so its recall is not known */
-		ring->file = index->rd_rel->relfilenode;
+		/* the index was built or trained anew, so its recall is not known */
 		ring->nnew = n;
 		ring->since = ring->retry_at = 0;
 	}
+	ring->build_id = meta->build_id;
 	for (int i = 0; i < n; i++)
 		known |= ring->hashes[i] == hash;
 	if (known && !ivfpq_keep_queries)
@@ -606,11 +607,11 @@ ask_for_worker(void *index)
 }
 
 void
-IvfpqLogQuery(Relation index, const float *query, int dims, double recall,
-			  bool filtered)
+IvfpqLogQuery(Relation index, const IvfpqMetaData *meta, const float *query,
+			  double recall, bool filtered)
 {
 	uint32		target;
-	Opening		opening = {index, dims, SAMPLE_QUERIES};
+	Opening		opening = {index, meta->dims, SAMPLE_QUERIES};
 	int			slot;
 	Ring	   *ring;
 	bool		due = false;
@@ -623,7 +624,8 @@ IvfpqLogQuery(Relation index, const float *query, int dims, double recall,
 		opening.capacity = RING_QUERIES;
 	else if (target == 0)
 		return;
-	slot = find_attached(RelationGetRelid(index), dims, opening.capacity);
+	slot = find_attached(RelationGetRelid(index), meta->dims,
+						 opening.capacity);
 
 	/*
 	 * Open the ring.  This may fail for lack of memory, so an error only goes
@@ -644,7 +646,8 @@ IvfpqLogQuery(Relation index, const float *query, int dims, double recall,
 							RelationGetRelationName(index), error->message)));
 			FreeErrorData(error);
 		}
-		slot = find_attached(RelationGetRelid(index), dims, opening.capacity);
+		slot = find_attached(RelationGetRelid(index), meta->dims,
+							 opening.capacity);
 	}
 	if (slot < 0)
 		return;
@@ -653,7 +656,7 @@ IvfpqLogQuery(Relation index, const float *query, int dims, double recall,
 		return;
 	if (is_attached(slot))
 	{
-		add_query(ring, index, query, target);
+		add_query(ring, meta, query, target);
 		pg_atomic_write_u64(&shared->slots[slot].used,
 							(uint64) GetCurrentStatementStartTimestamp());
 		due = !IsInParallelMode() && is_due(ring);

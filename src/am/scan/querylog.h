@@ -8,6 +8,7 @@
 #include "utils/relcache.h"
 
 #include "am/types/queries.h"
+#include "page/format.h"
 
 /* Time between two measurements of an index, in milliseconds. */
 #define IVFPQ_CALIBRATE_INTERVAL	3600000
@@ -24,12 +25,13 @@ extern void (*ivfpq_ask_for_calibration) (Relation index);
 extern void IvfpqQueryLogInit(void);
 
 /*
- * Adds a query to the query log when its scan begins, unless this library runs
- * the scan itself to measure the recall (gpuvec_recall).  `recall` is the
- * target recall of the scan; `filtered` says whether it has conditions.
+ * Adds a query [meta->dims] to the query log when its scan begins, unless this
+ * library runs the scan itself to measure the recall (gpuvec_recall).
+ * `recall` is the target recall of the scan; `filtered` says whether it has
+ * conditions.
  */
-extern void IvfpqLogQuery(Relation index, const float *query, int dims,
-						  double recall, bool filtered);
+extern void IvfpqLogQuery(Relation index, const IvfpqMetaData *meta,
+						  const float *query, double recall, bool filtered);
 
 /* Returns whether a scan has asked for a measurement of the index. */
 extern bool IvfpqLogIsDue(Relation index);
