@@ -697,11 +697,12 @@ COMMENT ON FUNCTION gpuvec_verify_index(regclass, boolean) IS
 -- Training an index that is in use
 --
 
-CREATE FUNCTION gpuvec_train(index regclass) RETURNS bigint
+CREATE FUNCTION gpuvec_train(index regclass, again boolean DEFAULT false)
+RETURNS bigint
 AS 'MODULE_PATHNAME'
 LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 
-COMMENT ON FUNCTION gpuvec_train(regclass) IS
+COMMENT ON FUNCTION gpuvec_train(regclass, boolean) IS
 	'train a gpuivfpq index, or move its pending rows into lists';
 
 --

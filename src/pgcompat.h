@@ -12,6 +12,7 @@
 #include "access/htup_details.h"
 #include "access/relscan.h"
 #include "access/stratnum.h"
+#include "access/nbtxlog.h"
 #include "access/tableam.h"
 #include "catalog/pg_class.h"
 #include "commands/vacuum.h"
@@ -374,6 +375,24 @@ IvfpqOwnsRelation(Oid relid, Oid roleid)
 #else
 	return pg_class_ownercheck(relid, roleid);
 #endif
+}
+
+/* nbtree's record that pages are used again, which conflicts with snapshots. */
+static inline xl_btree_reuse_page
+IvfpqReuseRecord(Relation index, FullTransactionId xid)
+{
+	xl_btree_reuse_page record;
+
+	memset(&record, 0, sizeof(record));
+	record.block = InvalidBlockNumber;
+#if PG_VERSION_NUM >= 160000
+	record.locator = index->rd_locator;
+	record.snapshotConflictHorizon = xid;
+#else
+	record.node = index->rd_node;
+	record.latestRemovedFullXid = xid;
+#endif
+	return record;
 }
 
 /* Where an index's pages are. */

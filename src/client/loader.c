@@ -352,8 +352,12 @@ load_lock(IvfpqLoad *load)
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
 	}
-	/* pages need no snapshot, and a snapshot would hold VACUUM back */
-	InvalidateCatalogSnapshot();
+
+	/*
+	 * The snapshot keeps pages of this training, if there is a new one.  It
+	 * holds VACUUM back no longer than this part of the load takes.
+	 */
+	PushActiveSnapshot(GetTransactionSnapshot());
 	load->reader.index = load->index;
 	IvfpqInjectionPoint("loader: step");
 }
@@ -365,6 +369,7 @@ load_unlock(IvfpqLoad *load)
 	relation_close(load->index, NoLock);
 	if (load->heap != NULL)
 		table_close(load->heap, NoLock);
+	PopActiveSnapshot();
 	CommitTransactionCommand();
 }
 
@@ -643,8 +648,8 @@ records_send_all(IvfpqLoad *load)
 		{
 			CHECK_FOR_INTERRUPTS();
 			if (!IvfpqIsFixedPage(&load->meta, blkno) &&
-				IvfpqRecordPageCopy(load->index, blkno, load->strategy,
-									page) &&
+				IvfpqRecordPageCopy(load->index, &load->meta, blkno,
+									load->strategy, page) &&
 				!add_page(load, blkno, (Page) page, &request.nchunks))
 				break;
 		}

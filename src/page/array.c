@@ -188,13 +188,13 @@ IvfpqArrayFetchSome(Relation index, BlockNumber first, int dims,
 }
 
 /*
- * Writes an array to reserved pages, from page `first` on.  If `shared` is
+ * Writes an array of the index *meta to reserved pages, from page `first` on.  If `shared` is
  * true, other backends use the index, and each page is WAL-logged as it is
  * written (IvfpqPutPage).
  */
 void
-IvfpqArrayWrite(Relation index, BlockNumber first, const float *values,
-				int64 nvalues, bool shared)
+IvfpqArrayWrite(Relation index, const IvfpqMetaData *meta, BlockNumber first,
+				const float *values, int64 nvalues, bool shared)
 {
 	char	   *page = palloc(BLCKSZ);
 
@@ -203,7 +203,7 @@ IvfpqArrayWrite(Relation index, BlockNumber first, const float *values,
 		int64		n = Min(IVFPQ_FLOATS_PER_PAGE, nvalues - done);
 
 		CHECK_FOR_INTERRUPTS();
-		IvfpqPageInit((Page) page, IVFPQ_KIND_ARRAY);
+		IvfpqTrainedPageInit((Page) page, IVFPQ_KIND_ARRAY, meta->training);
 		memcpy(PageGetContents((Page) page), values + done, n * sizeof(float4));
 		IvfpqPutPage(index, first++, (Page) page, shared);
 	}

@@ -76,7 +76,8 @@ extern void IvfpqArrayFetch(Relation index, BlockNumber first, int dims,
 extern void IvfpqArrayFetchSome(Relation index, BlockNumber first, int dims,
 								const uint64 *ids, int n, float *out);
 
-extern void IvfpqArrayWrite(Relation index, BlockNumber first,
+extern void IvfpqArrayWrite(Relation index, const IvfpqMetaData *meta,
+							BlockNumber first,
 							const float *values, int64 nvalues, bool shared);
 
 #endif							/* IVFPQ_ARRAY_H */

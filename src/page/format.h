@@ -39,8 +39,11 @@ typedef enum IvfpqPageKind
 typedef struct IvfpqSpecialData
 {
 	uint16		kind;			/* IvfpqPageKind */
-	uint16		flags;			/* IVFPQ_PENDING_MISMATCHED or 0 */
-	uint16		unused;			/* always 0 */
+	uint16		flags;			/* IVFPQ_PENDING_MISMATCHED,
+								 * IVFPQ_DIRECTORY_FROZEN or 0 */
+	uint16		training;		/* number of the training that wrote the page,
+								 * if it is an array, directory, small-list or
+								 * refine page; else 0 */
 	uint16		page_id;		/* always IVFPQ_PAGE_ID */
 } IvfpqSpecialData;
 
@@ -53,6 +56,12 @@ typedef IvfpqSpecialData *IvfpqSpecial;
  * can take any of them, because they are mismatched.
  */
 #define IVFPQ_PENDING_MISMATCHED	1
+
+/*
+ * Flag of a directory page.  The page's lists take no more postings, because a
+ * new training is about to replace them.
+ */
+#define IVFPQ_DIRECTORY_FROZEN		2
 
 /* Number of bytes between page header and special space. */
 #define IVFPQ_PAGE_BYTES \
@@ -128,7 +137,8 @@ typedef enum IvfpqKeyKind
 /*
  * Contents of the metapage.  If nlists is 0, the index is untrained and all
  * its rows are pending.  In a trained index only the results of calibration,
- * `measured`, rows_at_advice, the ends of the pending list and refine_head change.
+ * `measured`, rows_at_advice, the ends of the pending list, refine_head and retired_xid
+ * change, unless a new training replaces everything.
  */
 typedef struct IvfpqMetaData
 {
@@ -158,7 +168,12 @@ typedef struct IvfpqMetaData
 	int64		rows_at_training;
 	int64		rows_at_calibration;	/* 0 = not calibrated */
 	IvfpqFoundRecall measured;
-	char		unused[48];		/* always 0 */
+	char		unused[36];		/* always 0 */
+	uint32		training;		/* number of this training: 0 for the first,
+								 * ascends modulo 65536 */
+	uint64		retired_xid;	/* full XID; pages of earlier trainings may be
+								 * freed when no snapshot is as old; 0 = there
+								 * are none */
 	float4		coarse_fraction;	/* fraction of lists compared with a
 									 * query; 1 = all, without regard to
 									 * parents; 0 = not calibrated */

@@ -91,9 +91,12 @@ IvfpqLayoutGet(IvfpqLayout *layout, const IvfpqMetaData *meta)
 {
 	IvfpqKeyForm keys;
 
-	return IvfpqKeyFormGet(meta, &keys) &&
-		IvfpqLayoutInit(layout, meta->pq_dim,
-						meta->refine != IVFPQ_REFINE_NONE, &keys);
+	if (!IvfpqKeyFormGet(meta, &keys) ||
+		!IvfpqLayoutInit(layout, meta->pq_dim,
+						 meta->refine != IVFPQ_REFINE_NONE, &keys))
+		return false;
+	layout->training = meta->training;
+	return true;
 }
 
 /*

@@ -39,6 +39,7 @@ typedef union IvfpqKeyBytes
 /* How blocks lie on pages, which follows from pq_dim, refine and keys. */
 typedef struct IvfpqLayout
 {
+	uint32		training;		/* number of the training (metapage) */
 	bool		refine;			/* postings have addresses of refine records */
 	IvfpqKeyForm keys;
 	int			keys_at;		/* offset of the keys in a body (in part 0) */

@@ -11,7 +11,9 @@
  *
  * Inserts and flushing append a posting to the newest block or, if that block
  * is full, to a new block.  The directory page stays locked meanwhile, so that
- * no other process appends to the list or rewrites it.
+ * no other process appends to the list or rewrites it.  When a new training is
+ * about to replace all lists, a flag on each directory page freezes the lists,
+ * and rows become pending instead.
  *
  * Builds and training write whole lists.  A list's blocks are adjacent, and in
  * the order in which readers read them, newest first.  So the block that is
@@ -91,7 +93,7 @@ blocks_for(uint32 npostings)
 static void
 slab_init(Page page, const IvfpqLayout *layout)
 {
-	IvfpqPageInit(page, IVFPQ_KIND_SLAB);
+	IvfpqTrainedPageInit(page, IVFPQ_KIND_SLAB, layout->training);
 	for (int i = 0; i < layout->slots_per_page; i++)
 		IvfpqSlabSlot(page, layout, i)->list = IVFPQ_NO_LIST;
 }
@@ -162,7 +164,8 @@ try_page(Relation index, const IvfpqLayout *layout, BlockNumber blkno,
 	*init = PageIsNew(page) || IvfpqPageIs(page, IVFPQ_KIND_FREE);
 	if (*init)
 		return true;
-	if (IvfpqPageIs(page, IVFPQ_KIND_SLAB))
+	if (IvfpqPageIs(page, IVFPQ_KIND_SLAB) &&
+		IvfpqPageTraining(page, layout->training) == 0)
 	{
 		for (; *slot < (uint32) layout->slots_per_page; (*slot)++)
 			if (IvfpqSlabSlot(page, layout, *slot)->list == IVFPQ_NO_LIST)
@@ -336,9 +339,9 @@ append_postings(Relation index, const IvfpqLayout *layout, uint32 list,
  * Appends a posting to a list.  If the row is pending, also removes the row
  * from its pending page.  Writes one WAL record, which covers the directory
  * page, the pages of the newest block or of a new block, and the pending page
- * if there is one.
+ * if there is one.  Returns false, and changes nothing, if the list is frozen.
  */
-void
+bool
 IvfpqListAppend(Relation index, const IvfpqMetaData *meta,
 				const IvfpqLayout *layout, uint32 list,
 				const IvfpqPosting *posting, const IvfpqPendingPlace *pending)
@@ -352,6 +355,11 @@ IvfpqListAppend(Relation index, const IvfpqMetaData *meta,
 	dirbuf = IvfpqReadPage(index, IvfpqDirectoryPage(meta, list),
 						   BUFFER_LOCK_EXCLUSIVE, IVFPQ_KIND_DIRECTORY, NULL);
 	page = BufferGetPage(dirbuf);
+	if (IvfpqPageSpecial(page)->flags & IVFPQ_DIRECTORY_FROZEN)
+	{
+		UnlockReleaseBuffer(dirbuf);
+		return false;
+	}
 	entry = IvfpqDirEntryGet(page, list);
 	if (pending == NULL && entry->nitems % IVFPQ_BLOCK_POSTINGS > 0)
 	{
@@ -402,6 +410,37 @@ IvfpqListAppend(Relation index, const IvfpqMetaData *meta,
 		UnlockReleaseBuffer(pendbuf);
 	UnlockReleaseBuffer(dirbuf);
 	block_release(index, layout, &block);
+	return true;
+}
+
+/*
+ * Freezes all lists, so that they take no more postings, or ends that.  The
+ * caller has the table's lock.  Writes one WAL record for each directory
+ * page that changes, which covers this page only.
+ */
+void
+IvfpqFreezeLists(Relation index, const IvfpqMetaData *meta, bool freeze)
+{
+	for (BlockNumber i = 0; i < IvfpqDirectoryPages(meta); i++)
+	{
+		Buffer		buf = IvfpqReadPage(index, meta->directory + i,
+										BUFFER_LOCK_EXCLUSIVE,
+										IVFPQ_KIND_DIRECTORY, NULL);
+		Page		page = BufferGetPage(buf);
+		bool		frozen = (IvfpqPageSpecial(page)->flags &
+							  IVFPQ_DIRECTORY_FROZEN) != 0;
+
+		if (frozen != freeze)
+		{
+			GenericXLogState *state = GenericXLogStart(index);
+
+			page = GenericXLogRegisterBuffer(state, buf, 0);
+			IvfpqPageSpecial(page)->flags ^= IVFPQ_DIRECTORY_FROZEN;
+			GenericXLogFinish(state);
+		}
+		UnlockReleaseBuffer(buf);
+		CHECK_FOR_INTERRUPTS();
+	}
 }
 
 /*
@@ -581,7 +620,8 @@ IvfpqDirectoryWrite(Relation index, const IvfpqMetaData *meta,
 
 	for (int list = 0; list < meta->nlists; list += IVFPQ_ENTRIES_PER_PAGE)
 	{
-		IvfpqPageInit((Page) page, IVFPQ_KIND_DIRECTORY);
+		IvfpqTrainedPageInit((Page) page, IVFPQ_KIND_DIRECTORY,
+							 meta->training);
 		for (int i = 0; i < IVFPQ_ENTRIES_PER_PAGE; i++)
 		{
 			IvfpqDirEntry *entry = IvfpqDirEntryGet((Page) page, i);
@@ -607,10 +647,10 @@ IvfpqLogBuild(Relation index, BlockNumber first, BlockNumber end)
 
 /*
  * Copies a small-list page to `page`.  Returns false for a page of another
- * kind, and records it in the free space map if it is unused.
+ * kind or training, and records it in the free space map if it is unused.
  */
 bool
-IvfpqSlabRead(Relation index, BlockNumber blkno,
+IvfpqSlabRead(Relation index, const IvfpqLayout *layout, BlockNumber blkno,
 			  BufferAccessStrategy strategy, char *page)
 {
 	Buffer		buf;
@@ -619,7 +659,8 @@ IvfpqSlabRead(Relation index, BlockNumber blkno,
 
 	buf = ReadBufferExtended(index, MAIN_FORKNUM, blkno, RBM_NORMAL, strategy);
 	LockBuffer(buf, BUFFER_LOCK_SHARE);
-	is_slab = IvfpqPageIs(BufferGetPage(buf), IVFPQ_KIND_SLAB);
+	is_slab = IvfpqPageIs(BufferGetPage(buf), IVFPQ_KIND_SLAB) &&
+		IvfpqPageTraining(BufferGetPage(buf), layout->training) == 0;
 	is_free = PageIsNew(BufferGetPage(buf)) ||
 		IvfpqPageIs(BufferGetPage(buf), IVFPQ_KIND_FREE);
 	if (is_slab)

@@ -20,10 +20,12 @@ IvfpqSlabSlot(Page page, const IvfpqLayout *layout, uint32 slot)
 }
 
 /* Inserts and flushing: appending a posting. */
-extern void IvfpqListAppend(Relation index, const IvfpqMetaData *meta,
+extern bool IvfpqListAppend(Relation index, const IvfpqMetaData *meta,
 							const IvfpqLayout *layout, uint32 list,
 							const IvfpqPosting *posting,
 							const IvfpqPendingPlace *pending);
+extern void IvfpqFreezeLists(Relation index, const IvfpqMetaData *meta,
+							 bool freeze);
 
 /* Builds and training: writing whole lists, and the directory. */
 typedef struct IvfpqWriter
@@ -56,8 +58,9 @@ extern void IvfpqLogBuild(Relation index, BlockNumber first,
 						  BlockNumber end);
 
 /* VACUUM: marking postings dead, rewriting lists, and freeing slots. */
-extern bool IvfpqSlabRead(Relation index, BlockNumber blkno,
-						  BufferAccessStrategy strategy, char *page);
+extern bool IvfpqSlabRead(Relation index, const IvfpqLayout *layout,
+						  BlockNumber blkno, BufferAccessStrategy strategy,
+						  char *page);
 extern void IvfpqSlabRecordFree(Relation index, const IvfpqLayout *layout,
 								BlockNumber blkno, Page page);
 extern void IvfpqMarkDead(Relation index, const IvfpqMetaData *meta,

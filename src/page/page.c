@@ -17,6 +17,7 @@
  */
 #include "postgres.h"
 
+#include "access/rmgr.h"
 #include "access/xlog.h"
 #include "access/xloginsert.h"
 #include "miscadmin.h"
@@ -46,8 +47,19 @@ IvfpqPageInit(Page page, IvfpqPageKind kind)
 	special = IvfpqPageSpecial(page);
 	special->kind = kind;
 	special->flags = 0;
-	special->unused = 0;
+	special->training = 0;
 	special->page_id = IVFPQ_PAGE_ID;
+}
+
+/*
+ * Initializes an empty page of a kind that only a trained index has, for the
+ * training with this number.
+ */
+void
+IvfpqTrainedPageInit(Page page, IvfpqPageKind kind, uint32 training)
+{
+	IvfpqPageInit(page, kind);
+	IvfpqPageSpecial(page)->training = (uint16) training;
 }
 
 /*
@@ -73,6 +85,17 @@ IvfpqPageIsTrained(Page page)
 		IvfpqPageIs(page, IVFPQ_KIND_DIRECTORY) ||
 		IvfpqPageIs(page, IVFPQ_KIND_SLAB) ||
 		IvfpqPageIs(page, IVFPQ_KIND_REFINE);
+}
+
+/*
+ * Returns the number of the page's training, of a kind that only a trained
+ * index has, relative to training number `training`: 0 if that wrote the page,
+ * less than 0 if an earlier training did.
+ */
+int
+IvfpqPageTraining(Page page, uint32 training)
+{
+	return (int16) (IvfpqPageSpecial(page)->training - (uint16) training);
 }
 
 /* Raises the error for a damaged index, which no other function raises. */
@@ -192,6 +215,23 @@ IvfpqFreePage(Relation index, Buffer buf)
 											GENERIC_XLOG_FULL_IMAGE),
 				  IVFPQ_KIND_FREE);
 	GenericXLogFinish(state);
+}
+
+/*
+ * Logs that pages which snapshots as old as `xid` may read are about to be
+ * freed.  On standbys it cancels queries with such snapshots.  An extension
+ * has no record for that.  nbtree's changes no page, and says just this.
+ */
+void
+IvfpqLogReuse(Relation index, FullTransactionId xid)
+{
+	xl_btree_reuse_page record = IvfpqReuseRecord(index, xid);
+
+	if (!XLogStandbyInfoActive() || !RelationNeedsWAL(index))
+		return;
+	XLogBeginInsert();
+	XLogRegisterData((char *) &record, SizeOfBtreeReusePage);
+	(void) XLogInsert(RM_BTREE_ID, XLOG_BTREE_REUSE_PAGE);
 }
 
 /*

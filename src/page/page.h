@@ -14,6 +14,7 @@
 
 #include "access/genam.h"
 #include "access/generic_xlog.h"
+#include "access/transam.h"
 #include "storage/bufmgr.h"
 #include "utils/rel.h"
 
@@ -32,7 +33,10 @@ typedef struct IvfpqPendingPlace
  * comments say; the caller releases both.  Damage raises an error.
  */
 extern void IvfpqPageInit(Page page, IvfpqPageKind kind);
+extern void IvfpqTrainedPageInit(Page page, IvfpqPageKind kind,
+								 uint32 training);
 extern bool IvfpqPageIs(Page page, IvfpqPageKind kind);
+extern int	IvfpqPageTraining(Page page, uint32 training);
 extern bool IvfpqPageIsTrained(Page page);
 extern void IvfpqCorrupted(Relation index, BlockNumber blkno,
 						   const char *fmt,...)
@@ -44,6 +48,7 @@ extern Buffer IvfpqReadPage(Relation index, BlockNumber blkno, int lockmode,
 /* single pages, which are exclusively locked */
 extern Buffer IvfpqGetFreePage(Relation index);
 extern void IvfpqFreePage(Relation index, Buffer buf);
+extern void IvfpqLogReuse(Relation index, FullTransactionId xid);
 
 /* runs of pages that builds and training fill; the caller holds no lock */
 extern BlockNumber IvfpqReserve(Relation index, BlockNumber npages,

@@ -512,7 +512,8 @@ get_slot(Reading *reading, BlockNumber blkno, uint32 slot, uint32 ordinal,
 	if (IvfpqIsFixedPage(&checker->meta, blkno) ||
 		slot >= (uint32) checker->layout.slots_per_page ||
 		(checker->cached != blkno && !copy_page(checker, blkno)) ||
-		!IvfpqPageIs((Page) checker->page, IVFPQ_KIND_SLAB))
+		!IvfpqPageIs((Page) checker->page, IVFPQ_KIND_SLAB) ||
+		IvfpqPageTraining((Page) checker->page, checker->meta.training) != 0)
 		return NULL;
 	header = IvfpqSlabSlot((Page) checker->page, &checker->layout, slot);
 	if (header->list != reading->list || header->gen != reading->entry.gen ||
@@ -986,14 +987,28 @@ check_slots(IvfpqChecker *checker, BlockNumber blkno)
 
 /*
  * Returns whether the page is a leftover of training, unless a chain reaches
- * it.  It may be a pending page or, in an untrained index, a page of a kind
- * that only a trained index has.
+ * it.  It may be a pending page, or a page of a kind that only a trained index
+ * has, in an untrained index or of another training than the index's.
  */
 static bool
 is_training_leftover(const IvfpqChecker *checker, Page page)
 {
 	return IvfpqPageIs(page, IVFPQ_KIND_PENDING) ||
-		(checker->meta.nlists == 0 && IvfpqPageIsTrained(page));
+		(IvfpqPageIsTrained(page) &&
+		 (checker->meta.nlists == 0 ||
+		  IvfpqPageTraining(page, checker->meta.training) != 0));
+}
+
+/*
+ * Returns whether the page is of an earlier training.  VACUUM frees such pages
+ * when nobody can read them any more.
+ */
+static bool
+is_retired(const IvfpqChecker *checker, Page page)
+{
+	return checker->meta.nlists > 0 && checker->meta.retired_xid != 0 &&
+		IvfpqPageIsTrained(page) &&
+		IvfpqPageTraining(page, checker->meta.training) < 0;
 }
 
 /* Checks a page that is not fixed (IvfpqIsFixedPage). */
@@ -1003,7 +1018,7 @@ check_page(IvfpqChecker *checker, BlockNumber blkno)
 	Page		page = (Page) checker->page;
 
 	if (!copy_or_report(checker, blkno) || PageIsNew(page) ||
-		IvfpqPageIs(page, IVFPQ_KIND_FREE))
+		IvfpqPageIs(page, IVFPQ_KIND_FREE) || is_retired(checker, page))
 		return;
 	if (is_training_leftover(checker, page))
 	{
@@ -1087,7 +1102,8 @@ check_leftovers(IvfpqChecker *checker)
 	bool		sound = false;
 
 	IvfpqMetaRead(checker->index, &meta);
-	if (meta.nlists != checker->meta.nlists)
+	if (meta.build_id != checker->meta.build_id ||
+		meta.nlists != checker->meta.nlists)
 		return;					/* training ran, and made the leftovers */
 	qsort(checker->leftovers, checker->nleftovers, sizeof(IvfpqLeftover),
 		  compare_leftovers);

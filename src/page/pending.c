@@ -37,8 +37,10 @@
  * them, and frees the pending pages that it emptied only after that.  If it
  * dies, unused pages remain.  In an untrained index, all pages except the
  * metapage and those of the pending list are unused.  In a trained index,
- * pending pages that are not in the pending list are unused.  VACUUM reclaims
- * such pages (IvfpqReclaimPage).
+ * pending pages that are not in the pending list are unused, and pages of
+ * later trainings than the metapage's.  Pages of earlier trainings are unused
+ * when no snapshot is as old as their end.  VACUUM reclaims such pages
+ * (IvfpqReclaimPage).
  *
  * Training, flushing, VACUUM and reclaiming exclude each other by the table's
  * lock, which their callers hold.  Rows may be appended meanwhile.
@@ -76,6 +78,13 @@ typedef struct Compaction
 	int			count;
 	bool		mismatched;		/* all these TIDs come from mismatched pages */
 } Compaction;
+
+/* Returns the number of pages that ntids TIDs need. */
+static int64
+pages_needed(int64 ntids)
+{
+	return (ntids + IVFPQ_PENDING_PER_PAGE - 1) / IVFPQ_PENDING_PER_PAGE;
+}
 
 /* Returns the header of a pending page. */
 static IvfpqPendingHeader *
@@ -220,6 +229,22 @@ IvfpqPendingNext(IvfpqPendingReader *reader, int *count)
 	return false;
 }
 
+/*
+ * Returns whether the index still has the model and lists that *meta
+ * describes.  A reader that needs all rows, and has read *meta before the
+ * pending list, calls this after the pending list.  If the result is false, a
+ * training may have put rows into lists that *meta does not know, or rows of
+ * lists that *meta knows back into the pending list.
+ */
+bool
+IvfpqPendingWasRead(Relation index, const IvfpqMetaData *meta)
+{
+	IvfpqMetaData now;
+
+	IvfpqMetaRead(index, &now);
+	return now.build_id == meta->build_id && now.nlists == meta->nlists;
+}
+
 /* Returns whether there may be a pending row that a list can take. */
 bool
 IvfpqPendingMayLeave(Relation index, const IvfpqMetaData *meta)
@@ -270,7 +295,8 @@ IvfpqPendingEstimate(Relation index)
 
 /*
  * Adds a new tail page that holds the TID, or is empty if tid is NULL.  Skips
- * `gap` sequence numbers before the new page's number.  The caller has
+ * `gap` sequence numbers before the new page's number.  If there is no list
+ * yet, the page is also its head.  The caller has
  * exclusively locked the metapage and the old tail, if any.  Writes one WAL
  * record, which covers the metapage, the old tail, if any, and the new page.
  */
@@ -287,7 +313,7 @@ pending_add_tail(Relation index, Buffer metabuf, Buffer tailbuf,
 
 	state = GenericXLogStart(index);
 	meta = IvfpqMetaGet(index, GenericXLogRegisterBuffer(state, metabuf, 0));
-	seq = meta->pending_head_seq;
+	seq = meta->pending_head_seq + gap;
 	if (BufferIsValid(tailbuf))
 	{
 		header = pending_get(GenericXLogRegisterBuffer(state, tailbuf, 0));
@@ -296,7 +322,10 @@ pending_add_tail(Relation index, Buffer metabuf, Buffer tailbuf,
 		header->next_seq = seq;
 	}
 	else
+	{
 		meta->pending_head = blkno;
+		meta->pending_head_seq = seq;
+	}
 	meta->pending_tail = blkno;
 
 	pending_init(GenericXLogRegisterBuffer(state, buf,
@@ -497,22 +526,27 @@ IvfpqPendingAppend(Relation index, ItemPointer tid, int dims)
  * Freezes the pending list up to its last TID.  From then on the tail is an
  * empty page, which takes the rows that come later.  If `renumber` is true, as
  * many sequence numbers as the list has are left free below the new tail's
- * number, for the pages of a compaction.  Returns false if there is no list.
+ * number, and enough for `more` TIDs besides, for pages that will replace the
+ * frozen ones.  Returns false if there is no list and `more` is 0.
  *
  * Writes one WAL record, which covers the metapage, the old tail and the new
  * tail, unless the tail is empty already and `renumber` is false.
  */
 bool
-IvfpqPendingFreeze(Relation index, IvfpqFrozen *frozen, bool renumber)
+IvfpqPendingFreeze(Relation index, IvfpqFrozen *frozen, bool renumber,
+				   int64 more)
 {
 	Buffer		metabuf;
 	Buffer		tailbuf;
 	IvfpqMetaData *meta;
 	bool		exists;
+	uint64		gap = pages_needed(more);
 
 	metabuf = IvfpqReadPage(index, IVFPQ_METAPAGE, BUFFER_LOCK_EXCLUSIVE,
 							IVFPQ_KIND_META, NULL);
 	meta = IvfpqMetaGet(index, BufferGetPage(metabuf));
+	if (meta->pending_tail == InvalidBlockNumber && more > 0)
+		pending_add_tail(index, metabuf, InvalidBuffer, NULL, 0);
 	exists = meta->pending_tail != InvalidBlockNumber;
 	if (exists)
 	{
@@ -528,11 +562,14 @@ IvfpqPendingFreeze(Relation index, IvfpqFrozen *frozen, bool renumber)
 			frozen->head_seq >= frozen->tail_seq)
 			IvfpqCorrupted(index, IVFPQ_METAPAGE,
 						   "the pending list's pages do not ascend");
+		frozen->least_seq = frozen->head_seq;
+		if (renumber)
+		{
+			gap += frozen->tail_seq - frozen->head_seq + 1;
+			frozen->least_seq = frozen->tail_seq + 1;
+		}
 		if (renumber || pending_get(BufferGetPage(tailbuf))->count > 0)
 		{
-			uint64		gap = renumber ?
-			frozen->tail_seq - frozen->head_seq + 1 : 0;
-
 			pending_add_tail(index, metabuf, tailbuf, NULL, gap);
 			frozen->tail_seq += gap + 1;
 		}
@@ -549,9 +586,9 @@ IvfpqPendingFreeze(Relation index, IvfpqFrozen *frozen, bool renumber)
  * finds the pages until *meta is published.  Writes one WAL record for each
  * page.
  *
- * The new pages take the highest sequence numbers below that of the tail,
- * which are numbers of frozen pages.  The frozen pages hold at least as many
- * TIDs, so there are enough numbers.
+ * The new pages take the highest sequence numbers below that of the tail.
+ * These are numbers of frozen pages, which hold at least as many TIDs, or
+ * numbers that freezing left free.
  */
 void
 IvfpqPendingKeep(Relation index, const IvfpqFrozen *frozen,
@@ -567,7 +604,7 @@ IvfpqPendingKeep(Relation index, const IvfpqFrozen *frozen,
 		Buffer		buf;
 
 		CHECK_FOR_INTERRUPTS();
-		if (meta->pending_head_seq <= frozen->head_seq)
+		if (meta->pending_head_seq <= frozen->least_seq)
 			elog(ERROR, "number of pending rows increased");
 		ntids -= count;
 		buf = IvfpqGetFreePage(index);
@@ -585,12 +622,15 @@ IvfpqPendingKeep(Relation index, const IvfpqFrozen *frozen,
 }
 
 /*
- * Atomically turns the index into the trained index that *trained describes.
- * Keeps the pending tail and the dims flags, which may have changed during
- * training.  Writes one WAL record, which covers the metapage only.
+ * Atomically turns the index, which had *old, into the trained index that
+ * *trained describes.  Keeps the pending tail and the dims flags, which may
+ * have changed during training.  If the index was trained before, notes the
+ * next XID: whoever still reads the old pages has an older snapshot, or an
+ * older XID.  Writes one WAL record, which covers the metapage only.
  */
 void
-IvfpqPendingPublish(Relation index, const IvfpqMetaData *trained)
+IvfpqPendingPublish(Relation index, const IvfpqMetaData *old,
+					const IvfpqMetaData *trained)
 {
 	Buffer		metabuf;
 	GenericXLogState *state;
@@ -602,7 +642,7 @@ IvfpqPendingPublish(Relation index, const IvfpqMetaData *trained)
 							IVFPQ_KIND_META, NULL);
 	state = GenericXLogStart(index);
 	meta = IvfpqMetaGet(index, GenericXLogRegisterBuffer(state, metabuf, 0));
-	if (meta->nlists > 0)
+	if (meta->build_id != old->build_id || meta->nlists != old->nlists)
 		elog(ERROR, "index \"%s\" was trained concurrently",
 			 RelationGetRelationName(index));
 	if (meta->dims != trained->dims)
@@ -617,6 +657,8 @@ IvfpqPendingPublish(Relation index, const IvfpqMetaData *trained)
 	*meta = *trained;
 	meta->pending_tail = tail;
 	meta->dims_flags = flags;
+	if (old->nlists > 0)
+		meta->retired_xid = U64FromFullTransactionId(ReadNextFullTransactionId());
 	GenericXLogFinish(state);
 	UnlockReleaseBuffer(metabuf);
 }
@@ -715,13 +757,6 @@ IvfpqPendingSetMismatched(Relation index, const IvfpqPendingPlace *place,
 	UnlockReleaseBuffer(buf);
 }
 
-/* Returns the number of pages that ntids TIDs need. */
-static int64
-pages_needed(int64 ntids)
-{
-	return (ntids + IVFPQ_PENDING_PER_PAGE - 1) / IVFPQ_PENDING_PER_PAGE;
-}
-
 /*
  * Allocates a page for the compacted list, and returns its buffer, pinned but
  * not locked.  Immediately makes the page a pending page, because a free page
@@ -795,7 +830,7 @@ IvfpqPendingCompact(Relation index)
 	GenericXLogState *state;
 	IvfpqMetaData *meta;
 
-	if (!IvfpqPendingFreeze(index, &frozen, true))
+	if (!IvfpqPendingFreeze(index, &frozen, true, 0))
 		return;
 	IvfpqInjectionPoint("compact: sealed");
 
@@ -980,10 +1015,11 @@ IvfpqPendingVacuum(Relation index, IndexBulkDeleteCallback callback,
 
 /*
  * Prepares to reclaim pages: notes which pages are in the pending list, with
- * memory from the current context.
+ * memory from the current context.  `retired` says whether pages of earlier
+ * trainings may be freed, because nobody can read them any more.
  */
 void
-IvfpqReclaimBegin(IvfpqReclaim *reclaim, Relation index)
+IvfpqReclaimBegin(IvfpqReclaim *reclaim, Relation index, bool retired)
 {
 	IvfpqMetaData meta;
 	IvfpqPendingReader reader;
@@ -991,7 +1027,8 @@ IvfpqReclaimBegin(IvfpqReclaim *reclaim, Relation index)
 
 	IvfpqMetaRead(index, &meta);
 	reclaim->index = index;
-	reclaim->trained = meta.nlists > 0;
+	reclaim->meta = meta;
+	reclaim->retired = retired;
 	reclaim->nblocks = RelationGetNumberOfBlocks(index);
 	reclaim->listed = palloc_extended(reclaim->nblocks / 8 + 1,
 									  MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
@@ -1009,17 +1046,24 @@ IvfpqReclaimBegin(IvfpqReclaim *reclaim, Relation index)
 
 /*
  * Returns whether the page is left over from training or a compaction that was
- * cut short.  A pending page is not left over if its sequence number is higher
- * than that of the last page noted, because it was added after the list was
- * read.
+ * cut short, or from an earlier training whose pages may be freed.  A pending
+ * page is not left over if its sequence number is higher than that of the last
+ * page noted, because it was added after the list was read.
  */
 static bool
 is_left_over(const IvfpqReclaim *reclaim, BlockNumber blkno, Page page)
 {
+	int			training;
+
 	if (IvfpqPageIs(page, IVFPQ_KIND_PENDING))
 		return pending_get(page)->seq <= reclaim->last_seq &&
 			(reclaim->listed[blkno / 8] & (1 << (blkno % 8))) == 0;
-	return !reclaim->trained && IvfpqPageIsTrained(page);
+	if (!IvfpqPageIsTrained(page))
+		return false;
+	if (reclaim->meta.nlists == 0)
+		return true;
+	training = IvfpqPageTraining(page, reclaim->meta.training);
+	return training > 0 || (training < 0 && reclaim->retired);
 }
 
 /*
@@ -1061,24 +1105,41 @@ IvfpqReclaimPage(IvfpqReclaim *reclaim, BlockNumber blkno,
 		IvfpqInjectionPoint("sweep");
 }
 
+/*
+ * Ends a pass over all pages.  If it freed those of earlier trainings, notes
+ * that there are none, by one WAL record, which covers the metapage only.
+ */
 void
 IvfpqReclaimEnd(IvfpqReclaim *reclaim)
 {
 	pfree(reclaim->listed);
+	if (reclaim->retired && reclaim->meta.retired_xid != 0)
+	{
+		Buffer		buf = IvfpqReadPage(reclaim->index, IVFPQ_METAPAGE,
+										BUFFER_LOCK_EXCLUSIVE,
+										IVFPQ_KIND_META, NULL);
+		GenericXLogState *state = GenericXLogStart(reclaim->index);
+		Page		page = GenericXLogRegisterBuffer(state, buf, 0);
+
+		IvfpqMetaGet(reclaim->index, page)->retired_xid = 0;
+		GenericXLogFinish(state);
+		UnlockReleaseBuffer(buf);
+	}
 }
 
-/* Reclaims the pages that are left over in an untrained index. */
+/* Reclaims all pages that are left over. */
 void
-IvfpqReclaimUntrained(Relation index, BufferAccessStrategy strategy)
+IvfpqReclaimAll(Relation index, bool retired, BufferAccessStrategy strategy)
 {
 	IvfpqReclaim reclaim;
 
-	IvfpqReclaimBegin(&reclaim, index);
+	IvfpqReclaimBegin(&reclaim, index, retired);
 	for (BlockNumber blkno = IVFPQ_METAPAGE + 1;
 		 blkno < reclaim.nblocks; blkno++)
 	{
 		IvfpqVacuumDelayPoint();
-		IvfpqReclaimPage(&reclaim, blkno, strategy);
+		if (!IvfpqIsFixedPage(&reclaim.meta, blkno))
+			IvfpqReclaimPage(&reclaim, blkno, strategy);
 	}
 	IvfpqReclaimEnd(&reclaim);
 	FreeSpaceMapVacuum(index);

@@ -18,6 +18,8 @@ typedef struct IvfpqFrozen
 	uint64		head_seq;
 	BlockNumber tail;			/* first page after the frozen part */
 	uint64		tail_seq;
+	uint64		least_seq;		/* new pages may have numbers from this one to
+								 * tail_seq - 1 */
 } IvfpqFrozen;
 
 /* State of reading the pending list, page by page. */
@@ -40,6 +42,7 @@ extern void IvfpqPendingOpen(IvfpqPendingReader *reader, Relation index,
 							 const IvfpqMetaData *meta);
 extern bool IvfpqPendingNext(IvfpqPendingReader *reader, int *count);
 extern void IvfpqPendingClose(IvfpqPendingReader *reader);
+extern bool IvfpqPendingWasRead(Relation index, const IvfpqMetaData *meta);
 extern bool IvfpqPendingMayLeave(Relation index, const IvfpqMetaData *meta);
 extern int64 IvfpqPendingEstimate(Relation index);
 
@@ -51,11 +54,12 @@ extern int	IvfpqPendingAppend(Relation index, ItemPointer tid, int dims);
 
 /* Training and flushing: rows move from the pending list to lists. */
 extern bool IvfpqPendingFreeze(Relation index, IvfpqFrozen *frozen,
-							   bool renumber);
+							   bool renumber, int64 more);
 extern void IvfpqPendingKeep(Relation index, const IvfpqFrozen *frozen,
 							 const ItemPointerData *tids, int64 ntids,
 							 IvfpqMetaData *meta);
-extern void IvfpqPendingPublish(Relation index, const IvfpqMetaData *meta);
+extern void IvfpqPendingPublish(Relation index, const IvfpqMetaData *old,
+								const IvfpqMetaData *trained);
 extern void IvfpqPendingFree(Relation index, const IvfpqFrozen *frozen);
 extern Buffer IvfpqPendingRemove(Relation index,
 								 const IvfpqPendingPlace *place,
@@ -72,21 +76,23 @@ extern int64 IvfpqPendingVacuum(Relation index,
 extern int64 IvfpqPendingTrim(Relation index);
 extern void IvfpqPendingCompact(Relation index);
 
-/* VACUUM: reclaiming pages that a crash during training left unused. */
+/* VACUUM: reclaiming pages that training left unused. */
 typedef struct IvfpqReclaim
 {
 	Relation	index;
-	bool		trained;
+	IvfpqMetaData meta;			/* when reclaiming began */
+	bool		retired;		/* pages of earlier trainings may be freed */
 	BlockNumber nblocks;		/* size of the index when reclaiming began */
 	uint8	   *listed;			/* [nblocks] bits: the page is in the list */
 	uint64		last_seq;		/* sequence number of the list's last page */
 } IvfpqReclaim;
 
-extern void IvfpqReclaimBegin(IvfpqReclaim *reclaim, Relation index);
+extern void IvfpqReclaimBegin(IvfpqReclaim *reclaim, Relation index,
+							  bool retired);
 extern void IvfpqReclaimPage(IvfpqReclaim *reclaim, BlockNumber blkno,
 							 BufferAccessStrategy strategy);
 extern void IvfpqReclaimEnd(IvfpqReclaim *reclaim);
-extern void IvfpqReclaimUntrained(Relation index,
-								  BufferAccessStrategy strategy);
+extern void IvfpqReclaimAll(Relation index, bool retired,
+							BufferAccessStrategy strategy);
 
 #endif							/* IVFPQ_PENDING_H */

@@ -60,9 +60,9 @@ IvfpqRecordGet(Page page, int code_bytes, uint32 slot)
 
 /* Initializes a refine page.  Its slots are free, because they are zero. */
 static void
-init_page(Page page)
+init_page(Page page, uint32 training)
 {
-	IvfpqPageInit(page, IVFPQ_KIND_REFINE);
+	IvfpqTrainedPageInit(page, IVFPQ_KIND_REFINE, training);
 	IvfpqRecordPageHeader(page)->next = InvalidBlockNumber;
 }
 
@@ -106,10 +106,13 @@ put_record(Relation index, BlockNumber blkno, Page page, int code_bytes,
  * covers the metapage and that page, and tries the next page.  If the chain is
  * still empty, the inserter starts it with a new page that holds the refine
  * record; this WAL record covers the metapage and the new page.
+ *
+ * Returns false, and writes nothing, if the index was trained again since
+ * build_id was read.
  */
-void
-IvfpqRecordAppend(Relation index, int code_bytes, const IvfpqRecord *record,
-				  ItemPointer address)
+bool
+IvfpqRecordAppend(Relation index, uint64 build_id, int code_bytes,
+				  const IvfpqRecord *record, ItemPointer address)
 {
 	int			mode = BUFFER_LOCK_SHARE;
 	bool		done = false;
@@ -118,12 +121,19 @@ IvfpqRecordAppend(Relation index, int code_bytes, const IvfpqRecord *record,
 	{
 		Buffer		metabuf;
 		Buffer		buf;
+		const IvfpqMetaData *now;
 		BlockNumber blkno;
 
 		CHECK_FOR_INTERRUPTS();
 		metabuf = IvfpqReadPage(index, IVFPQ_METAPAGE, mode, IVFPQ_KIND_META,
 								NULL);
-		blkno = IvfpqMetaGet(index, BufferGetPage(metabuf))->refine_head;
+		now = IvfpqMetaGet(index, BufferGetPage(metabuf));
+		if (now->build_id != build_id)
+		{
+			UnlockReleaseBuffer(metabuf);
+			return false;
+		}
+		blkno = now->refine_head;
 		if (blkno != InvalidBlockNumber)
 		{
 			const IvfpqRecordHeader *header;
@@ -175,6 +185,7 @@ IvfpqRecordAppend(Relation index, int code_bytes, const IvfpqRecord *record,
 		{
 			/* start the empty chain with a new page */
 			GenericXLogState *state;
+			uint32		training = now->training;
 			Page		page;
 
 			buf = IvfpqGetFreePage(index);
@@ -184,7 +195,7 @@ IvfpqRecordAppend(Relation index, int code_bytes, const IvfpqRecord *record,
 			IvfpqMetaGet(index, page)->refine_head = blkno;
 			page = GenericXLogRegisterBuffer(state, buf,
 											 GENERIC_XLOG_FULL_IMAGE);
-			init_page(page);
+			init_page(page, training);
 			IvfpqRecordPageHeader(page)->chained = 1;
 			put_record(index, blkno, page, code_bytes, record, address);
 			GenericXLogFinish(state);
@@ -194,6 +205,7 @@ IvfpqRecordAppend(Relation index, int code_bytes, const IvfpqRecord *record,
 		UnlockReleaseBuffer(metabuf);
 		mode = BUFFER_LOCK_EXCLUSIVE;
 	}
+	return true;
 }
 
 /* Prefetches the records at addresses [n] into the processor's cache. */
@@ -268,17 +280,22 @@ IvfpqRecordRead(Relation index, int code_bytes,
 		UnlockReleaseBuffer(buf);
 }
 
-/* Copies a page to `page` if it is a refine page; otherwise returns false. */
+/*
+ * Copies a page to `page` if it is a refine page of the index *meta; otherwise
+ * returns false.
+ */
 bool
-IvfpqRecordPageCopy(Relation index, BlockNumber blkno,
-					BufferAccessStrategy strategy, char *page)
+IvfpqRecordPageCopy(Relation index, const IvfpqMetaData *meta,
+					BlockNumber blkno, BufferAccessStrategy strategy,
+					char *page)
 {
 	Buffer		buf;
 	bool		is_refine;
 
 	buf = ReadBufferExtended(index, MAIN_FORKNUM, blkno, RBM_NORMAL, strategy);
 	LockBuffer(buf, BUFFER_LOCK_SHARE);
-	is_refine = IvfpqPageIs(BufferGetPage(buf), IVFPQ_KIND_REFINE);
+	is_refine = IvfpqPageIs(BufferGetPage(buf), IVFPQ_KIND_REFINE) &&
+		IvfpqPageTraining(BufferGetPage(buf), meta->training) == 0;
 	if (is_refine)
 		memcpy(page, BufferGetPage(buf), BLCKSZ);
 	UnlockReleaseBuffer(buf);
@@ -295,16 +312,17 @@ IvfpqRecordPageCopy(Relation index, BlockNumber blkno,
  * Writes one WAL record, which covers the metapage and the page.
  */
 void
-IvfpqRecordVacuum(Relation index, int code_bytes, BlockNumber blkno,
-				  BufferAccessStrategy strategy,
+IvfpqRecordVacuum(Relation index, const IvfpqMetaData *known,
+				  BlockNumber blkno, BufferAccessStrategy strategy,
 				  IndexBulkDeleteCallback callback, void *callback_state)
 {
+	int			code_bytes = IvfpqRecordCodeBytes(known->refine, known->dims);
 	int			nslots = IvfpqRecordSlots(code_bytes);
 	char	   *copy = palloc(BLCKSZ);
 	uint32	   *dead = palloc(nslots * sizeof(uint32));
 	int			ndead = 0;
 
-	if (IvfpqRecordPageCopy(index, blkno, strategy, copy))
+	if (IvfpqRecordPageCopy(index, known, blkno, strategy, copy))
 	{
 		for (int i = 0; i < nslots; i++)
 		{
@@ -358,9 +376,10 @@ IvfpqRecordVacuum(Relation index, int code_bytes, BlockNumber blkno,
 /* Prepares to write records in bulk, with memory from the current context. */
 void
 IvfpqRecordBuilderInit(IvfpqRecordBuilder *builder, Relation index,
-					   int code_bytes, bool log)
+					   uint32 training, int code_bytes, bool log)
 {
 	builder->index = index;
+	builder->training = training;
 	builder->code_bytes = code_bytes;
 	builder->log = log && RelationNeedsWAL(index);
 	builder->blkno = InvalidBlockNumber;
@@ -396,7 +415,7 @@ IvfpqRecordBuilderAdd(IvfpqRecordBuilder *builder,
 			builder->reserved += n;
 		}
 		builder->blkno = builder->next++;
-		init_page((Page) builder->page);
+		init_page((Page) builder->page, builder->training);
 	}
 	put_record(builder->index, builder->blkno, (Page) builder->page,
 			   builder->code_bytes, record, address);

@@ -12,15 +12,16 @@
 
 extern IvfpqRecord *IvfpqRecordGet(Page page, int code_bytes, uint32 slot);
 extern IvfpqRecordHeader *IvfpqRecordPageHeader(Page page);
-extern void IvfpqRecordAppend(Relation index, int code_bytes,
+extern bool IvfpqRecordAppend(Relation index, uint64 build_id, int code_bytes,
 							  const IvfpqRecord *record,
 							  ItemPointer address);
 extern void IvfpqRecordRead(Relation index, int code_bytes,
 							const ItemPointerData *addresses, int n,
 							char *records, IvfpqPrefetch *prefetch);
-extern bool IvfpqRecordPageCopy(Relation index, BlockNumber blkno,
+extern bool IvfpqRecordPageCopy(Relation index, const IvfpqMetaData *meta,
+								BlockNumber blkno,
 								BufferAccessStrategy strategy, char *page);
-extern void IvfpqRecordVacuum(Relation index, int code_bytes,
+extern void IvfpqRecordVacuum(Relation index, const IvfpqMetaData *known,
 							  BlockNumber blkno,
 							  BufferAccessStrategy strategy,
 							  IndexBulkDeleteCallback callback,
@@ -30,6 +31,7 @@ extern void IvfpqRecordVacuum(Relation index, int code_bytes,
 typedef struct IvfpqRecordBuilder
 {
 	Relation	index;
+	uint32		training;		/* number of the training (metapage) */
 	int			code_bytes;		/* bytes of a record's codes */
 	bool		log;			/* WAL-log each page; others use the index */
 	BlockNumber blkno;			/* page being filled, or InvalidBlockNumber */
@@ -40,7 +42,8 @@ typedef struct IvfpqRecordBuilder
 } IvfpqRecordBuilder;
 
 extern void IvfpqRecordBuilderInit(IvfpqRecordBuilder *builder,
-								   Relation index, int code_bytes, bool log);
+								   Relation index, uint32 training,
+								   int code_bytes, bool log);
 extern void IvfpqRecordBuilderAdd(IvfpqRecordBuilder *builder,
 								  const IvfpqRecord *record,
 								  ItemPointer address);

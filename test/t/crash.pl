@@ -18,7 +18,8 @@ my $node = new_node('main', allows_streaming => 1,
 # sound, complete, and right under conditions; rows then come and go, indexes are
 # trained, and VACUUM takes away what the crash left behind.  Records are those of
 # inserts, updates, VACUUM, rewrites, slots that are used again, training in place,
-# flushes of pending rows and pending lists that are written anew.  In a long run
+# flushes of pending rows and pending lists that are written anew, and of training
+# again.  In a long run
 # recovery ends at each of a hundred of them, else at ten.
 
 my $wanted = long_test() ? 50 : 5;    # of each half of the work
@@ -58,6 +59,7 @@ $node->backup('backup');
 my @work = (
 	[
 		(map { insert($_, 1001, 1060) } @trained),
+		(map { "SELECT gpuvec_train('${_}_e', true)" } @trained),
 		'UPDATE once SET k = k + 1 WHERE id % 5 = 0; UPDATE refined SET k = NULL WHERE id % 7 = 1',
 		(map { "DELETE FROM $_ WHERE id % 9 = 2; VACUUM (INDEX_CLEANUP on) $_" } @trained),
 		(map { "DELETE FROM $_ WHERE id % 3 <> 0; VACUUM (INDEX_CLEANUP on) $_" } @trained),
@@ -113,7 +115,8 @@ for my $n (0 .. $#targets)
 
 	$crashed->safe_psql('postgres', join '',
 		(map { insert($_, 5001, 5050) . "DELETE FROM $_ WHERE id % 4 = 1;" } @tables),
-		(map { "SELECT gpuvec_train('${_}_e');" } @late));
+		(map { "SELECT gpuvec_train('${_}_e');" } @late),
+		(map { "SELECT gpuvec_train('${_}_e', true);" } @trained));
 	$crashed->safe_psql('postgres', "VACUUM (INDEX_CLEANUP on) $_") for @tables;
 	are_whole($crashed, "$what, and went on", \@keyed, warnings => 1);
 	unlike(slurp_file($crashed->logfile), qr/PANIC|TRAP|damaged/, "$what: log");

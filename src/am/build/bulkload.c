@@ -545,7 +545,7 @@ IvfpqBulkLoadBegin(IvfpqBulkLoad *load, Relation index,
 	if (load->refine != IVFPQ_REFINE_NONE)
 	{
 		load->record = IvfpqRecordAlloc(load->refine, dims);
-		IvfpqRecordBuilderInit(&load->records, index,
+		IvfpqRecordBuilderInit(&load->records, index, meta->training,
 							   IvfpqRecordCodeBytes(load->refine, dims),
 							   shared);
 	}
@@ -664,19 +664,19 @@ write_model(IvfpqBulkLoad *load)
 	IvfpqMetaPlace(meta, 0);
 	IvfpqMetaPlace(meta, IvfpqReserve(index, IvfpqModelPages(meta), shared));
 
-	IvfpqArrayWrite(index, meta->mean, training->mean, dims, shared);
-	IvfpqArrayWrite(index, meta->codebooks, training->codebooks,
+	IvfpqArrayWrite(index, meta, meta->mean, training->mean, dims, shared);
+	IvfpqArrayWrite(index, meta, meta->codebooks, training->codebooks,
 					(int64) GV_CODEWORDS * dims, shared);
-	IvfpqArrayWrite(index, meta->parents, training->parents,
+	IvfpqArrayWrite(index, meta, meta->parents, training->parents,
 					(int64) training->nparents * dims, shared);
-	IvfpqArrayWrite(index, meta->parent_offsets,
+	IvfpqArrayWrite(index, meta, meta->parent_offsets,
 					(const float *) training->parent_offsets,
 					training->nparents + 1, shared);
-	IvfpqArrayWrite(index, meta->centroids, training->centroids,
+	IvfpqArrayWrite(index, meta, meta->centroids, training->centroids,
 					(int64) training->nlists * dims, shared);
 	IvfpqCodedWrite(index, meta, &training->gv, &tree, shared);
 	if (meta->rotated)
-		IvfpqArrayWrite(index, meta->rotation, training->rotation,
+		IvfpqArrayWrite(index, meta, meta->rotation, training->rotation,
 						(int64) dims * dims, shared);
 }
 

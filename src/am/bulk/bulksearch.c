@@ -731,7 +731,10 @@ bulk_next(IvfpqBulk *bulk, int first)
 	return n;
 }
 
-/* Reads the pending rows.  If they are too many, sets bulk->everything. */
+/*
+ * Reads the pending rows.  If they are too many, or if a new training was
+ * published meanwhile, sets bulk->everything.
+ */
 static void
 read_pending(IvfpqBulk *bulk)
 {
@@ -748,7 +751,8 @@ read_pending(IvfpqBulk *bulk)
 			bulk->pending[n++] = IvfpqTidToId(&reader.tids[i]);
 		}
 	IvfpqPendingClose(&reader);
-	bulk->everything = n > IVFPQ_MIN_RERANKED;
+	bulk->everything = n > IVFPQ_MIN_RERANKED ||
+		!IvfpqPendingWasRead(bulk->index, &bulk->model->meta);
 	if (n == 0 || bulk->everything)
 		return;
 	/* remove duplicates, because a page may have been read twice */

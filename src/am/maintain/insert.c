@@ -1,7 +1,7 @@
 /*
  * insert.c
- *		Inserts a row into its lists or, while the index is untrained, appends
- *		it to the pending list.
+ *		Inserts a row into its lists or, while the index is untrained or its
+ *		lists are frozen, appends it to the pending list.
  *
  * Rows come one at a time (README, "Inserts").  The vector type, the keys and
  * the model are the same for all rows of a statement, so they are looked up
@@ -135,9 +135,10 @@ insert_row(InsertState *state, Relation heap, Relation index,
 	IvfpqKeysMake(&state->keys, values, isnull, &abbrevs);
 	vector = palloc(dims * sizeof(float));
 	IvfpqTransform(index, model, raw, vector);
-	IvfpqInsertPostings(index, model, vector,
-						IvfpqIsBoundable(type, raw, dims), tid, &abbrevs,
-						NULL);
+	if (!IvfpqInsertPostings(index, model, vector,
+							 IvfpqIsBoundable(type, raw, dims), tid, &abbrevs,
+							 NULL))
+		insert_pending(heap, index, type, &model->meta, tid, dims);
 }
 
 /*
@@ -183,8 +184,13 @@ ivfpqinsert(Relation index, Datum *values, bool *isnull,
  * error in the refine record is infinite.  If `pending` is not NULL, the row
  * is pending, and the WAL record of its first posting also removes it from the
  * pending list.  `keys` is read only if the index has keys.
+ *
+ * Returns false if a new training replaces, or has replaced, the model.  The
+ * row has no posting then.  If the row has its first posting and the list of
+ * the second is frozen, the result is true: the training finds the row by its
+ * first posting.
  */
-void
+bool
 IvfpqInsertPostings(Relation index, const IvfpqModel *model,
 					const float *vector, bool boundable, ItemPointer tid,
 					const IvfpqKeyAbbrevs *keys,
@@ -234,17 +240,23 @@ IvfpqInsertPostings(Relation index, const IvfpqModel *model,
 
 		IvfpqRecordMake(meta->refine, record, &model->gv, vector, boundable,
 						tid);
-		IvfpqRecordAppend(index, IvfpqRecordCodeBytes(meta->refine, dims),
-						  record, &refine);
+		if (!IvfpqRecordAppend(index, meta->build_id,
+							   IvfpqRecordCodeBytes(meta->refine, dims),
+							   record, &refine))
+			return false;
 	}
 	for (int i = 0; i < npostings; i++)
 	{
 		IvfpqPosting posting = {.tid = *tid, .code = codes + i * code_bytes,
 		.t = t[i], .secondary = i > 0, .refine = refine, .keys = keys};
 
-		IvfpqListAppend(index, meta, &model->layout, (uint32) lists[i],
-						&posting, i == 0 ? pending : NULL);
+		if (i == 0)
+			IvfpqInjectionPoint("insert: posting");
+		if (!IvfpqListAppend(index, meta, &model->layout, (uint32) lists[i],
+							 &posting, i == 0 ? pending : NULL))
+			return i > 0;
 		if (pending != NULL)
 			IvfpqInjectionPoint("drain: copy");
 	}
+	return true;
 }

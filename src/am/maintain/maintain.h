@@ -29,7 +29,7 @@ extern bool ivfpqinsert(Relation index, Datum *values, bool *isnull,
 						ItemPointer tid, Relation heap,
 						IndexUniqueCheck checkUnique,
 						bool indexUnchanged, IndexInfo *indexInfo);
-extern void IvfpqInsertPostings(Relation index, const IvfpqModel *model,
+extern bool IvfpqInsertPostings(Relation index, const IvfpqModel *model,
 								const float *vector, bool boundable,
 								ItemPointer tid, const IvfpqKeyAbbrevs *keys,
 								const IvfpqPendingPlace *pending);
@@ -83,7 +83,9 @@ typedef struct IvfpqTrainResult
 								 * other dimensions than the index */
 } IvfpqTrainResult;
 
-extern void IvfpqTrainOrFlush(Relation heap, Relation index,
+extern bool IvfpqMayFreeRetired(Relation index);
+extern void IvfpqFreeRetired(Relation index, BufferAccessStrategy strategy);
+extern void IvfpqTrainOrFlush(Relation heap, Relation index, bool again,
 							  IvfpqTrainResult *result);
 
 /* mirrorrows.c */

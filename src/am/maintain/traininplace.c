@@ -24,6 +24,7 @@
 
 #include "access/relation.h"
 #include "access/table.h"
+#include "access/transam.h"
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "commands/progress.h"
@@ -46,6 +47,8 @@
 #include "am/search/rerank.h"
 #include "am/types/keys.h"
 #include "page/injection.h"
+#include "page/listread.h"
+#include "page/listwrite.h"
 #include "page/metapage.h"
 #include "page/pending.h"
 #include "pgcompat.h"
@@ -85,9 +88,13 @@ typedef struct InPlace
 	IvfpqMetaData meta;
 	IvfpqBulkLoad load;
 
+	/* lists that an earlier training made */
+	IvfpqMetaData old;			/* old.nlists is 0 if there are none */
+	uint32	   *taken;			/* [old.nlists] postings that were read */
+
 	/* the pending list */
 	IvfpqFrozen frozen;
-	ItemPointerData *kept;		/* [nkept] rows that stay pending */
+	ItemPointerData *kept;		/* [nkept] rows that will be pending */
 	int64		nkept;
 	int64		max_kept;		/* capacity of `kept` */
 } InPlace;
@@ -141,9 +148,58 @@ fetch_row(RowReader *rows, uint64 id, int dims, bool *visible,
 }
 
 /*
- * Assigns the rows of the frozen part of the pending list to their lists.
- * Reads each row once, in heap order.  Rows that the snapshot does not see,
- * and rows that cannot be indexed, are kept pending.
+ * Sorts the TIDs of the rows that the old lists got since the last call, and
+ * returns their number.  Each row has a live primary posting.  No posting
+ * changes its position meanwhile, as VACUUM is excluded.
+ */
+static int64
+sort_postings(InPlace *state, IvfpqSort *tids)
+{
+	BufferAccessStrategy strategy = GetAccessStrategy(BAS_BULKREAD);
+	IvfpqListReader reader;
+	IvfpqBlockView view;
+	int64		n = 0;
+
+	IvfpqSortBegin(tids, INT8OID, InvalidOid, 0, work_mem);
+	IvfpqListReaderInit(&reader, state->rows.index, &state->old, NULL,
+						strategy);
+	for (int list = 0; list < state->old.nlists; list++)
+	{
+		uint32		taken = state->taken[list];
+
+		CHECK_FOR_INTERRUPTS();
+		IvfpqListOpen(&reader, list);
+		while (reader.nleft > taken && IvfpqListNext(&reader, &view))
+			for (uint32 i = 0; i < IVFPQ_BLOCK_POSTINGS; i++)
+				if ((view.live & ~view.secondary & (1U << i)) != 0 &&
+					reader.nleft + i >= taken)
+				{
+					IvfpqSortPut(tids,
+								 Int64GetDatum((int64) IvfpqTidToId(&view.tids[i])),
+								 0, NULL);
+					n++;
+				}
+		state->taken[list] = reader.entry.nitems;
+	}
+	IvfpqListReaderFree(&reader);
+	FreeAccessStrategy(strategy);
+	IvfpqSortPerform(tids);
+	return n;
+}
+
+/* Adds a row to those that will be pending. */
+static void
+keep_row(InPlace *state, uint64 id)
+{
+	IvfpqGrow(state->kept, state->nkept, state->max_kept);
+	IvfpqIdToTid(id, &state->kept[state->nkept++]);
+}
+
+/*
+ * Assigns the rows of the old lists or, if there are none, of the frozen part
+ * of the pending list to their lists.  Reads each row once, in heap order.
+ * Rows that the snapshot does not see, and rows that cannot be indexed, are
+ * kept pending.
  */
 static void
 assign_rows(InPlace *state)
@@ -154,7 +210,10 @@ assign_rows(InPlace *state)
 	uint64		id = 0;
 	int64		n = 0;
 
-	IvfpqSortFrozen(&tids, rows->index, &state->frozen, work_mem);
+	if (state->old.nlists > 0)
+		(void) sort_postings(state, &tids);
+	else
+		IvfpqSortFrozen(&tids, rows->index, &state->frozen, work_mem);
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
 								 IVFPQ_PHASE_ASSIGNING);
 	begin_rows(rows);
@@ -170,10 +229,7 @@ assign_rows(InPlace *state)
 			IvfpqBulkLoadRow(&state->load, raw, id, &keys,
 							 IvfpqBulkLoadWants(&state->load, id));
 		else
-		{
-			IvfpqGrow(state->kept, state->nkept, state->max_kept);
-			IvfpqIdToTid(id, &state->kept[state->nkept++]);
-		}
+			keep_row(state, id);
 		if (visible)
 			IvfpqRerankDone(&rows->fetch);
 		if (++n % ROWS_A_SNAPSHOT == 0)
@@ -187,28 +243,66 @@ assign_rows(InPlace *state)
 }
 
 /*
- * Freezes the pending list, writes the lists of the trained model, and
- * publishes them in the metapage (README, "Training in Place").  Each
- * injection point is named after the step that has just been done.
+ * Has the old lists take no more rows, and keeps those pending that they got
+ * while the others were assigned, and those that are pending already.
+ */
+static void
+freeze_old_lists(InPlace *state)
+{
+	Relation	index = state->rows.index;
+	IvfpqSort	tids;
+	uint64		id = 0;
+
+	IvfpqFreezeLists(index, &state->old, true);
+	IvfpqInjectionPoint("train: lists frozen");
+	(void) sort_postings(state, &tids);
+	while (IvfpqNextTid(&tids, &id))
+		keep_row(state, id);
+	IvfpqSortEnd(&tids);
+
+	(void) IvfpqPendingFreeze(index, &state->frozen, true,
+							  Max(state->nkept, 1));
+	IvfpqInjectionPoint("train: pending frozen");
+	IvfpqSortFrozen(&tids, index, &state->frozen, work_mem);
+	id = 0;
+	while (IvfpqNextTid(&tids, &id))
+		keep_row(state, id);
+	IvfpqSortEnd(&tids);
+}
+
+/*
+ * Writes the lists of the trained model, with the rows of the old lists or, if
+ * there are none, with those of the pending list, which is frozen.  Publishes
+ * them in the metapage (README, "Training in Place").  Each injection point is
+ * named after the step that has just been done.
  */
 static void
 write_and_publish(InPlace *state)
 {
 	Relation	index = state->rows.index;
+	bool		retrains = state->old.nlists > 0;
 
-	if (!IvfpqPendingFreeze(index, &state->frozen, false))
+	if (!retrains && !IvfpqPendingFreeze(index, &state->frozen, false, 0))
 		return;
 	IvfpqInjectionPoint("train: sealed");
 	IvfpqMetaInit(&state->meta, state->rows.type.metric,
 				  state->training.gv.dims, &state->rows.keys.form);
 	state->meta.refine = IvfpqGetOptions(index)->refine;
+	if (retrains)
+	{
+		state->meta.training = (state->old.training + 1) & 0xFFFF;
+		state->taken = palloc_extended(state->old.nlists * sizeof(uint32),
+									   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+	}
 	assign_rows(state);
 	IvfpqBulkLoadWrite(&state->load);
 	IvfpqBulkLoadFinish(&state->load);
 	IvfpqInjectionPoint("train: written");
+	if (retrains)
+		freeze_old_lists(state);
 	IvfpqPendingKeep(index, &state->frozen, state->kept, state->nkept,
 					 &state->meta);
-	IvfpqPendingPublish(index, &state->meta);
+	IvfpqPendingPublish(index, &state->old, &state->meta);
 	IvfpqInjectionPoint("train: published");
 	IvfpqPendingFree(index, &state->frozen);
 
@@ -217,7 +311,7 @@ write_and_publish(InPlace *state)
 }
 
 /*
- * Raises an error if the transaction sees fewer than half of the pending rows.
+ * Raises an error if the transaction sees fewer than half of the index's rows.
  * Training samples rows under the transaction's snapshot, which may be old at
  * REPEATABLE READ or above.  With an old snapshot, training would
  * underestimate the number of rows and make too few lists.
@@ -226,33 +320,32 @@ static void
 check_snapshot(Relation index, const IvfpqTraining *training)
 {
 	IvfpqMetaData meta;
-	int64		pending;
+	int64		rows;
 
 	if (!IsolationUsesXactSnapshot())
 		return;
 	IvfpqMetaRead(index, &meta);
-	pending = IvfpqCountPending(index, &meta);
-	if (training->rows < pending / 2)
+	rows = IvfpqCountPending(index, &meta) + IvfpqCountRows(index, &meta);
+	if (training->rows < rows / 2)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("cannot train index \"%s\" in this transaction",
 						RelationGetRelationName(index)),
 				 errdetail("The snapshot sees %.0f of %lld rows.", training->rows,
-						   (long long) pending),
+						   (long long) rows),
 				 errhint("Call gpuvec_train in a separate transaction, or at isolation level READ COMMITTED.")));
 }
 
 /*
- * Trains an untrained index if its table has enough rows.  The caller holds
- * ShareUpdateExclusiveLock on the table, acts as the table's owner and has an
- * active snapshot.  Progress is reported as for CREATE INDEX.
+ * Trains an index, which may be trained already, if its table has enough rows.
+ * The caller holds ShareUpdateExclusiveLock on the table, acts as the table's
+ * owner and has an active snapshot.  Progress is reported as for CREATE INDEX.
  */
 static void
 train_in_place(Relation heap, Relation index, IvfpqTrainResult *result)
 {
 	InPlace		state = {.rows = {.heap = heap, .index = index}};
 	IndexInfo  *indexInfo;
-	IvfpqMetaData meta;
 	int			dims;
 	MemoryContext context;
 	MemoryContext oldcontext;
@@ -271,7 +364,8 @@ train_in_place(Relation heap, Relation index, IvfpqTrainResult *result)
 	pgstat_progress_update_param(PROGRESS_CREATEIDX_PHASE,
 								 PROGRESS_CREATEIDX_PHASE_BUILD);
 	IvfpqSnapshotDrop();
-	IvfpqReclaimUntrained(index, GetAccessStrategy(BAS_VACUUM));
+	IvfpqReclaimAll(index, IvfpqMayFreeRetired(index),
+					GetAccessStrategy(BAS_VACUUM));
 	IvfpqSnapshotTake();
 
 	indexInfo = IvfpqIndexInfo(index);
@@ -280,9 +374,9 @@ train_in_place(Relation heap, Relation index, IvfpqTrainResult *result)
 	IvfpqKeysInit(&state.rows.keys, index);
 
 	/* the index is about to be trained, so its dimensions become final */
-	IvfpqMetaRead(index, &meta);
-	dims = IvfpqRowDims(heap, index, &meta);
-	if (dims > 0)
+	IvfpqMetaRead(index, &state.old);
+	dims = IvfpqRowDims(heap, index, &state.old);
+	if (dims > 0 && state.old.nlists == 0)
 		dims = IvfpqPendingSettleDims(index, dims);
 	IvfpqTrain(&state.training, &state.parallel, heap, index, indexInfo,
 			   &state.rows.type, dims, true);
@@ -303,6 +397,39 @@ train_in_place(Relation heap, Relation index, IvfpqTrainResult *result)
 	MemoryContextDelete(context);
 }
 
+/*
+ * Returns whether pages of earlier trainings may be freed: no snapshot is as
+ * old as the end of the last of these trainings.  The caller has the table's
+ * lock, and frees them next.  On standbys, queries with such snapshots are
+ * canceled before that.
+ */
+bool
+IvfpqMayFreeRetired(Relation index)
+{
+	IvfpqMetaData meta;
+	FullTransactionId xid;
+
+	IvfpqMetaRead(index, &meta);
+	if (meta.retired_xid == 0)
+		return true;
+	xid = FullTransactionIdFromU64(meta.retired_xid);
+	if (!GlobalVisCheckRemovableFullXid(NULL, xid))
+		return false;
+	IvfpqLogReuse(index, xid);
+	return true;
+}
+
+/* Frees the pages of earlier trainings, if there are any, and if it may. */
+void
+IvfpqFreeRetired(Relation index, BufferAccessStrategy strategy)
+{
+	IvfpqMetaData meta;
+
+	IvfpqMetaRead(index, &meta);
+	if (meta.retired_xid != 0 && IvfpqMayFreeRetired(index))
+		IvfpqReclaimAll(index, true, strategy);
+}
+
 /* Appends a pending row to its lists, if it is visible and can be indexed. */
 static void
 flush_row(RowReader *rows, const IvfpqModel *model, ItemPointer tid,
@@ -320,9 +447,11 @@ flush_row(RowReader *rows, const IvfpqModel *model, ItemPointer tid,
 		float	   *vector = palloc(dims * sizeof(float));
 
 		IvfpqTransform(rows->index, model, raw, vector);
-		IvfpqInsertPostings(rows->index, model, vector,
-							IvfpqIsBoundable(&rows->type, raw, dims), tid,
-							&keys, place);
+		if (!IvfpqInsertPostings(rows->index, model, vector,
+								 IvfpqIsBoundable(&rows->type, raw, dims), tid,
+								 &keys, place))
+			elog(ERROR, "lists of index \"%s\" are frozen",
+				 RelationGetRelationName(rows->index));
 		MemoryContextSwitchTo(oldcontext);
 		result->moved++;
 	}
@@ -381,30 +510,48 @@ flush_pending(Relation heap, Relation index, IvfpqTrainResult *result)
 	MemoryContextDelete(context);
 }
 
-/* IvfpqTrainOrFlush, for an index that is not being trained already */
+/*
+ * IvfpqTrainOrFlush, for an index that is not being trained already.  Lists
+ * that an attempt to train has left frozen take rows again.  Rows are flushed
+ * before the index is trained again, because training is the faster way for
+ * rows in lists.
+ */
 static void
-train_or_flush(Relation heap, Relation index, IvfpqTrainResult *result)
+train_or_flush(Relation heap, Relation index, bool again,
+			   IvfpqTrainResult *result)
 {
 	IvfpqMetaData meta;
 
 	IvfpqMetaRead(index, &meta);
-	if (meta.nlists == 0)
+	if (meta.nlists > 0)
+		IvfpqFreezeLists(index, &meta, false);
+	if (meta.nlists > 0 && again)
+	{
+		IvfpqTrainResult flushed = {0};
+
+		IvfpqSnapshotDrop();
+		flush_pending(heap, index, &flushed);
+		IvfpqSnapshotTake();
+	}
+	if (meta.nlists == 0 || again)
 		train_in_place(heap, index, result);
 	IvfpqMetaRead(index, &meta);
 	result->nlists = meta.nlists;
 	IvfpqSnapshotDrop();
 	if (meta.nlists > 0)
 		flush_pending(heap, index, result);
+	IvfpqFreeRetired(index, GetAccessStrategy(BAS_VACUUM));
 	IvfpqSnapshotTake();
 }
 
 /*
- * Trains the index if it is untrained, then flushes its pending rows.  The
- * caller holds ShareUpdateExclusiveLock on the table, acts as the table's
- * owner and has an active snapshot.
+ * Trains the index if it is untrained or `again` is true, then flushes its
+ * pending rows.  The caller holds ShareUpdateExclusiveLock on the table, acts
+ * as the table's owner and has an active snapshot.
  */
 void
-IvfpqTrainOrFlush(Relation heap, Relation index, IvfpqTrainResult *result)
+IvfpqTrainOrFlush(Relation heap, Relation index, bool again,
+				  IvfpqTrainResult *result)
 {
 	static const Busy *busy = NULL;
 	const Busy	self = {RelationGetRelid(index), busy};
@@ -420,7 +567,7 @@ IvfpqTrainOrFlush(Relation heap, Relation index, IvfpqTrainResult *result)
 	busy = &self;
 	PG_TRY();
 	{
-		train_or_flush(heap, index, result);
+		train_or_flush(heap, index, again, result);
 	}
 	PG_FINALLY();
 	{
@@ -474,8 +621,9 @@ report_result(Relation index, const IvfpqTrainResult *result)
 }
 
 /*
- * gpuvec_train(index regclass): trains an untrained index, or flushes the
- * pending rows of a trained index.  Returns the number of rows put into lists.
+ * gpuvec_train(index regclass, again boolean): trains an untrained index, or a
+ * trained one again, or flushes the pending rows of a trained index.  Returns
+ * the number of rows put into lists.
  */
 Datum
 gpuvec_train(PG_FUNCTION_ARGS)
@@ -494,7 +642,7 @@ gpuvec_train(PG_FUNCTION_ARGS)
 	index = IvfpqOpenToChange(PG_GETARG_OID(0), check_may_train, &heap);
 
 	IvfpqActAsOwner(&caller, heap);
-	IvfpqTrainOrFlush(heap, index, &result);
+	IvfpqTrainOrFlush(heap, index, PG_GETARG_BOOL(1), &result);
 	IvfpqActAsCaller(&caller);
 	report_result(index, &result);
 

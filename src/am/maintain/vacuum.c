@@ -42,8 +42,7 @@ typedef struct Vacuum
 	Relation	index;
 	IvfpqMetaData meta;
 	IvfpqLayout layout;
-	IvfpqReclaim reclaim;		/* frees pages that a crash during training
-								 * left behind */
+	IvfpqReclaim reclaim;		/* frees pages that training left behind */
 	char	   *page;			/* [BLCKSZ] copy of a small-list page */
 	SlotOwner  *owners;			/* [slots_per_page] owners of the slots of
 								 * `page` */
@@ -99,13 +98,11 @@ vacuum_page(Vacuum *vacuum, BlockNumber blkno)
 	const IvfpqLayout *layout = &vacuum->layout;
 	Page		page = (Page) vacuum->page;
 
-	if (!IvfpqSlabRead(index, blkno, vacuum->strategy, vacuum->page))
+	if (!IvfpqSlabRead(index, layout, blkno, vacuum->strategy, vacuum->page))
 	{
 		if (meta->refine != IVFPQ_REFINE_NONE)
-			IvfpqRecordVacuum(index,
-							  IvfpqRecordCodeBytes(meta->refine, meta->dims),
-							  blkno, vacuum->strategy, vacuum->callback,
-							  vacuum->callback_state);
+			IvfpqRecordVacuum(index, meta, blkno, vacuum->strategy,
+							  vacuum->callback, vacuum->callback_state);
 		IvfpqReclaimPage(&vacuum->reclaim, blkno, vacuum->strategy);
 		return;
 	}
@@ -121,7 +118,7 @@ vacuum_page(Vacuum *vacuum, BlockNumber blkno)
 						   i, owner->list, meta->nlists);
 	}
 
-	if (!IvfpqSlabRead(index, blkno, vacuum->strategy, vacuum->page))
+	if (!IvfpqSlabRead(index, layout, blkno, vacuum->strategy, vacuum->page))
 		return;
 	IvfpqSlabRecordFree(index, layout, blkno, page);
 	for (int i = 0; i < layout->slots_per_page; i++)
@@ -171,7 +168,7 @@ ivfpqbulkdelete(IndexVacuumInfo *info, IndexBulkDeleteResult *stats,
 	IvfpqMetaRead(index, &vacuum.meta);
 	if (vacuum.meta.nlists == 0)
 	{
-		IvfpqReclaimUntrained(index, info->strategy);
+		IvfpqReclaimAll(index, true, info->strategy);
 		return stats;
 	}
 
@@ -180,7 +177,7 @@ ivfpqbulkdelete(IndexVacuumInfo *info, IndexBulkDeleteResult *stats,
 					   "its parameters are out of range");
 	vacuum.page = palloc(BLCKSZ);
 	vacuum.owners = palloc(vacuum.layout.slots_per_page * sizeof(SlotOwner));
-	IvfpqReclaimBegin(&vacuum.reclaim, index);
+	IvfpqReclaimBegin(&vacuum.reclaim, index, IvfpqMayFreeRetired(index));
 	nblocks = RelationGetNumberOfBlocks(index);
 	for (BlockNumber blkno = 0; blkno < nblocks; blkno++)
 	{
@@ -222,6 +219,8 @@ ivfpqvacuumcleanup(IndexVacuumInfo *info, IndexBulkDeleteResult *stats)
 						 quote_identifier(RelationGetRelationName(info->index)))));
 		return stats;
 	}
+	if (stats == NULL)
+		IvfpqFreeRetired(info->index, info->strategy);
 	IvfpqAskForWorker(info);
 	if (stats == NULL)
 		return NULL;

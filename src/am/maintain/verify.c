@@ -343,14 +343,13 @@ is_orthogonal(Relation index, const IvfpqMetaData *meta)
  * Checks the metapage, the arrays and the pending list.  Returns false if the
  * metapage is so damaged that nothing else can be checked.  The pending list
  * is read before the lists, because in the opposite order a row that moves to
- * lists could be missed.  If the index was trained meanwhile, all rows have
- * moved, so everything is read again.
+ * lists could be missed.  If the index was trained meanwhile, rows may have
+ * moved to other lists, so everything is read again.
  */
 static bool
 check_model(IvfpqChecker *checker)
 {
 	Verify	   *verify = checker->arg;
-	IvfpqMetaData meta;
 
 	for (;;)
 	{
@@ -365,10 +364,7 @@ check_model(IvfpqChecker *checker)
 		verify->pending_damaged = verify->damaged;
 		verify->damaged |= damaged;
 		IvfpqInjectionPoint("verify: pending");
-		if (checker->meta.nlists > 0)
-			return true;
-		IvfpqMetaRead(checker->index, &meta);
-		if (meta.nlists == 0)
+		if (IvfpqPendingWasRead(checker->index, &checker->meta))
 			return true;
 	}
 }
@@ -420,7 +416,7 @@ check_pages(Verify *verify, Snapshot snapshot)
 	next_posting(records);
 	if (records->compares)
 	{
-		records->model = IvfpqModelGet(index);
+		records->model = IvfpqModelLoad(index, meta);
 		records->vector = palloc(records->model->meta.dims * sizeof(float));
 		IvfpqRerankBegin(&records->rows, verify->heap, index, snapshot);
 	}
@@ -487,7 +483,7 @@ row_callback(Relation index, ItemPointer tid, Datum *values, bool *isnull,
  * The pending list is read again only once, at the first call, when all lists
  * have been read.  This is enough for all rows: unless the index is damaged, a
  * row that was found in a list had left the pending list before, and no row
- * returns to the pending list.
+ * returns to the pending list, unless the index was trained anew.
  */
 static bool
 is_still_pending(Verify *verify, uint64 id)
@@ -500,6 +496,8 @@ is_still_pending(Verify *verify, uint64 id)
 		IvfpqMetaData meta;
 
 		IvfpqMetaRead(verify->index, &meta);
+		if (meta.build_id != verify->meta.build_id)
+			return false;
 		whole.head = meta.pending_head;
 		whole.head_seq = meta.pending_head_seq;
 		IvfpqSortFrozen(&verify->pending, verify->index, &whole,

@@ -622,7 +622,7 @@ serve_index(Relation heap, Relation index)
 	if (has_work(index, -1))
 	{
 		begun = GetCurrentTimestamp();
-		IvfpqTrainOrFlush(heap, index, &result);
+		IvfpqTrainOrFlush(heap, index, false, &result);
 		log_result(&result, begun);
 		advise_rebuild(heap, index);
 	}

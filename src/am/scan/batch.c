@@ -169,7 +169,8 @@ report_lacking(IvfpqScanRun *run)
 
 /*
  * Reranks all pending rows.  Returns false if there are too many of them, or
- * if memory is short, so that a full pass is better.
+ * if memory is short, so that a full pass is better, or if a new training was
+ * published meanwhile, so that only a full pass finds all rows.
  */
 static bool
 rerank_pending(IvfpqScanRun *run)
@@ -184,6 +185,7 @@ rerank_pending(IvfpqScanRun *run)
 	run->rerank->recheck_all_keys = true;
 	run->rerank->dims = run->query.pending_dims;
 	run->rerank->warned = run->query.warned_mismatched;
+	IvfpqInjectionPoint("scan: pending");
 	IvfpqPendingOpen(&reader, run->index, &run->model->meta);
 	while (fits && IvfpqPendingNext(&reader, &count))
 	{
@@ -197,6 +199,8 @@ rerank_pending(IvfpqScanRun *run)
 		fits = total <= IVFPQ_MIN_RERANKED && IvfpqDepthFits(run, 0, total);
 	}
 	IvfpqPendingClose(&reader);
+	if (run->model->meta.pending_head != InvalidBlockNumber)
+		fits = fits && IvfpqPendingWasRead(run->index, &run->model->meta);
 	run->rerank->dims = 0;
 	run->rerank->recheck_all_keys = recheck_all_keys;
 	run->rows.fetched = run->rows.invisible = 0;	/* pending rows are not
@@ -356,7 +360,8 @@ IvfpqScanNextBatch(IvfpqScanRun *run)
 
 	/*
 	 * Pending rows are read before any list.  No row is missed that way,
-	 * because rows move from the pending list to lists, and never back.
+	 * because rows move from the pending list to the model's lists, and never
+	 * back, until a new training is published.
 	 */
 	if (params->read_all ||
 		(run->depth.batches == 0 && !rerank_pending(run)) ||

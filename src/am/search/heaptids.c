@@ -2,10 +2,10 @@
  * heaptids.c
  *		All TIDs of an index, in heap order, and the dimensions of its rows.
  *
- * TIDs.  Rows move from the pending list to lists, never back, and an
- * untrained index may be trained at any moment.  So a reader of all TIDs reads
- * pending rows first, and only then reads from the metapage which lists there
- * are.
+ * TIDs.  Rows move from the pending list to lists, never back, until the index
+ * is trained anew, which may happen at any moment.  So a reader of all TIDs
+ * reads pending rows first, again if the index was trained meanwhile, and only
+ * then the lists.
  *
  * Dimensions.  If the declaration of an index does not give the dimensions,
  * those of the first row are used, and the metapage records them
@@ -101,10 +101,11 @@ IvfpqSortTids(IvfpqSort *tids, Relation index, const GvCondition *condition,
 	int64		n = 0;
 
 	IvfpqSortBegin(tids, INT8OID, InvalidOid, 0, memory_kb);
-	IvfpqMetaRead(index, &meta);
-	put_pending(tids, index, &meta, InvalidBlockNumber);
-	/* training may have moved pending rows to lists: see the file's header */
-	IvfpqMetaRead(index, &meta);
+	do
+	{
+		IvfpqMetaRead(index, &meta);
+		put_pending(tids, index, &meta, InvalidBlockNumber);
+	} while (!IvfpqPendingWasRead(index, &meta));
 	if (meta.nlists > 0)
 	{
 		strategy = GetAccessStrategy(BAS_BULKREAD);

@@ -492,7 +492,7 @@ IvfpqCodedWrite(Relation index, const IvfpqMetaData *meta,
 			}
 		}
 	}
-	IvfpqArrayWrite(index, meta->codes, blocks, nvalues, shared);
+	IvfpqArrayWrite(index, meta, meta->codes, blocks, nvalues, shared);
 	pfree(codes);
 	pfree(blocks);
 }

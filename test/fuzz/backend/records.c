@@ -90,6 +90,12 @@ NO_OP(void log_newpage_range(Relation rel, ForkNumber fork, BlockNumber start,
 							 BlockNumber end, bool standard))
 NO_OP(void XLogFlush(XLogRecPtr record))
 
+FullTransactionId
+ReadNextFullTransactionId(void)
+{
+	return FullTransactionIdFromU64(1000);
+}
+
 bool
 RecoveryInProgress(void)
 {

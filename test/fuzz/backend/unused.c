@@ -9,3 +9,6 @@
 UNREACHED(void smgropen(void))
 UNREACHED(void smgrsetowner(void))
 UNREACHED(void smgrpin(void))
+UNREACHED(void XLogBeginInsert(void))
+UNREACHED(void XLogRegisterData(void))
+UNREACHED(void XLogInsert(void))

@@ -361,18 +361,20 @@ static void
 freeze_pending(void *arg)
 {
 	IvfpqMetaData meta;
+	IvfpqMetaData old;
 	IvfpqFrozen	frozen;
 	ItemPointerData tids[3];
 
 	for (int i = 0; i < 3; i++)
 		tids[i] = sample_tid(NEW_ROW + i);
 	IvfpqMetaRead(&backend_index, &meta);
+	old = meta;
 	if (meta.nlists > 0 ||
-		!IvfpqPendingFreeze(&backend_index, &frozen, false) ||
+		!IvfpqPendingFreeze(&backend_index, &frozen, false, 0) ||
 		frozen.head == frozen.tail)
 		return;
 	IvfpqPendingKeep(&backend_index, &frozen, tids, 3, &meta);
-	IvfpqPendingPublish(&backend_index, &meta);
+	IvfpqPendingPublish(&backend_index, &old, &meta);
 	IvfpqPendingFree(&backend_index, &frozen);
 }
 

@@ -42,6 +42,13 @@ UNREACHED(void IvfpqSearchBulkRemote(IvfpqSearch *search, const float *asked,
 NO_OP(void IvfpqSearchNoServer(IvfpqSearch *search, const char *reason))
 NO_OP(void IvfpqReportEngine(IvfpqScanReport *report, const char *engine))
 NO_OP(void IvfpqAskForWorker(IndexVacuumInfo *info))
+NO_OP(void IvfpqFreeRetired(Relation index, BufferAccessStrategy strategy))
+
+bool
+IvfpqMayFreeRetired(Relation index)
+{
+	return true;
+}
 
 /* Values of rows: what inserts these tests make has no table. */
 UNREACHED(void IvfpqTypeInit(IvfpqType *type, Relation index))

@@ -121,15 +121,15 @@ write_model(IvfpqMetaData *meta, const SampleKind *kind)
 	IvfpqMetaPlace(meta, 0);
 	IvfpqMetaPlace(meta, IvfpqReserve(&backend_index, IvfpqModelPages(meta),
 									  false));
-	IvfpqArrayWrite(&backend_index, meta->mean, mean, dims, false);
-	IvfpqArrayWrite(&backend_index, meta->codebooks, codebooks,
+	IvfpqArrayWrite(&backend_index, meta, meta->mean, mean, dims, false);
+	IvfpqArrayWrite(&backend_index, meta, meta->codebooks, codebooks,
 					GV_CODEWORDS * dims, false);
-	IvfpqArrayWrite(&backend_index, meta->parents, centroids,
+	IvfpqArrayWrite(&backend_index, meta, meta->parents, centroids,
 					kind->nparents * dims, false);
-	IvfpqArrayWrite(&backend_index, meta->parent_offsets,
+	IvfpqArrayWrite(&backend_index, meta, meta->parent_offsets,
 					(const float *) parent_offsets,
 					kind->nparents + 1, false);
-	IvfpqArrayWrite(&backend_index, meta->centroids, centroids,
+	IvfpqArrayWrite(&backend_index, meta, meta->centroids, centroids,
 					kind->nlists * dims, false);
 	IvfpqCodedWrite(&backend_index, meta, &gv, &tree, false);
 	IvfpqDirectoryWrite(&backend_index, meta, entries, false);
