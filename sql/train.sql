@@ -80,6 +80,9 @@ CREATE INDEX bad ON few USING gpuivfpq (e) WITH (train_rows = 0);
 -- it outgrows its training
 INSERT INTO few SELECT i, pg_temp.point(i, 4) FROM generate_series(301, 1201) AS i;
 SELECT rows, advice FROM gpuvec_index_info('few_e');
+SELECT gpuvec_train('few_e', true);
+SELECT lists, pending, rows_at_training, advice FROM gpuvec_index_info('few_e');
+SELECT * FROM gpuvec_verify_index('few_e');
 DROP INDEX few_e, few_at_once;
 
 -- lengths: fixed by the first row

@@ -431,7 +431,7 @@
 #define DOCTOR_WAIT_FOR_TRAINING \
 	"The index is not trained and has %lld rows.  Wait: a background worker is training it, or does so next."
 #define DOCTOR_OUTGROWN \
-	"The index was trained on %lld rows and now has %lld.  Run REINDEX INDEX CONCURRENTLY %s%s%s."
+	"The index was trained on %lld rows and now has %lld, so searches take longer than necessary.  %s gpuvec_train(%s, true)%s%s."
 #define DOCTOR_THEN_CALIBRATE \
 	", then call "
 #define DOCTOR_DRIFTED \

@@ -534,10 +534,12 @@ make_advice(Relation heap, Relation index, const IvfpqInspection *inspection,
 	if (meta->nlists == 0)
 		return psprintf(DOCTOR_TRAIN,
 						(long long) rows, literal);
-	if (rows > IVFPQ_MAX_GROWTH * Max(meta->rows_at_training, 1))
+	if (IvfpqHasOutgrown(index, meta, totals->rows))
 		return psprintf(DOCTOR_OUTGROWN,
 						(long long) meta->rows_at_training, (long long) rows,
-						name, for_rows ? "" : DOCTOR_THEN_CALIBRATE,
+						for_rows && !is_temporary ? DOCTOR_PENDING_VACUUM :
+						"Call", literal,
+						for_rows ? "" : DOCTOR_THEN_CALIBRATE,
 						for_rows ? "" : calibrate);
 	if (drift->has_drifted)
 		return psprintf(DOCTOR_DRIFTED,

@@ -137,8 +137,8 @@ typedef enum IvfpqKeyKind
 /*
  * Contents of the metapage.  If nlists is 0, the index is untrained and all
  * its rows are pending.  In a trained index only the results of calibration,
- * `measured`, rows_at_advice, the ends of the pending list, refine_head and retired_xid
- * change, unless a new training replaces everything.
+ * `measured`, the ends of the pending list, refine_head and retired_xid change,
+ * unless a new training replaces everything.
  */
 typedef struct IvfpqMetaData
 {
@@ -168,18 +168,16 @@ typedef struct IvfpqMetaData
 	int64		rows_at_training;
 	int64		rows_at_calibration;	/* 0 = not calibrated */
 	IvfpqFoundRecall measured;
-	char		unused[36];		/* always 0 */
+	char		unused[44];		/* always 0 */
 	uint32		training;		/* number of this training: 0 for the first,
 								 * ascends modulo 65536 */
-	uint64		retired_xid;	/* full XID; pages of earlier trainings may be
-								 * freed when no snapshot is as old; 0 = there
-								 * are none */
 	float4		coarse_fraction;	/* fraction of lists compared with a
 									 * query; 1 = all, without regard to
 									 * parents; 0 = not calibrated */
 	int32		calibration_queries;
-	int64		rows_at_advice; /* number of rows when the log last advised a
-								 * rebuild after growth; 0 = never */
+	uint64		retired_xid;	/* full XID; pages of earlier trainings may be
+								 * freed when no snapshot is as old; 0 = there
+								 * are none */
 	BlockNumber pending_head;	/* first pending page, or InvalidBlockNumber */
 	BlockNumber pending_tail;
 	uint64		pending_head_seq;	/* seq of the first pending page */

@@ -334,26 +334,6 @@ IvfpqMetaSetRecall(Relation index, uint64 build_id,
 	UnlockReleaseBuffer(buf);
 }
 
-/*
- * Notes that a rebuild was advised when the index had `rows` rows.  Writes one
- * WAL record, which covers the metapage only.
- */
-void
-IvfpqMetaAdvised(Relation index, int64 rows)
-{
-	GenericXLogState *state;
-	IvfpqMetaData *meta;
-	Buffer		buf;
-
-	buf = IvfpqReadPage(index, IVFPQ_METAPAGE, BUFFER_LOCK_EXCLUSIVE,
-						IVFPQ_KIND_META, NULL);
-	state = GenericXLogStart(index);
-	meta = IvfpqMetaGet(index, GenericXLogRegisterBuffer(state, buf, 0));
-	meta->rows_at_advice = rows;
-	GenericXLogFinish(state);
-	UnlockReleaseBuffer(buf);
-}
-
 /* Returns the directory page that has a list's entry. */
 BlockNumber
 IvfpqDirectoryPage(const IvfpqMetaData *meta, uint32 list)

@@ -34,7 +34,6 @@ extern bool IvfpqIsOutdated(Relation index);
 extern bool IvfpqMetaCalibrate(Relation index, const IvfpqMetaData *meta);
 extern void IvfpqMetaSetRecall(Relation index, uint64 build_id,
 							   const IvfpqFoundRecall *measured);
-extern void IvfpqMetaAdvised(Relation index, int64 rows);
 
 /* the directory, in which each list begins */
 extern BlockNumber IvfpqDirectoryPage(const IvfpqMetaData *meta, uint32 list);

@@ -1,4 +1,4 @@
-# Inserts, deletes, updates, queries and VACUUM at once, on trained and on
+# Inserts, deletes, updates, queries, VACUUM and training again at once, on trained and on
 # untrained indexes, with and without refine records, on blocks of one page and
 # of two, with keys and without: afterwards every index is sound, finds each row
 # once, and is exact with all lists.
@@ -92,6 +92,12 @@ my $reindexes = background($node, q{
 	REINDEX INDEX CONCURRENTLY busy_one;
 	CREATE INDEX CONCURRENTLY busy_cosine ON busy USING gpuivfpq (e real_cosine_ops, (id % 5))
 		WITH (lists = 10);});
+my $trainings = background($node, "\\set ON_ERROR_STOP off\nSET lock_timeout = 500;\n" . q{
+	SELECT gpuvec_train('busy_many', true);
+	SELECT gpuvec_train('busy_one', true);
+	SELECT gpuvec_train('wide_e', true);
+	SELECT gpuvec_train('waiting_e', true);
+	} x 2000);
 # or there would be none to end, if its session begins later than pgbench ends
 comes($node, q{SELECT count(*) > 0 FROM pg_stat_activity WHERE query ~ 'VACUUM|pg_sleep.0.1'
 		AND pid <> pg_backend_pid()}, 'VACUUM has begun');
@@ -105,9 +111,12 @@ $node->pgbench(
 is(end_of($reindexes), 0, 'REINDEX and CREATE INDEX CONCURRENTLY beside them');
 $node->safe_psql('postgres',
 	# not canceled: between two statements that would come to nothing
-	"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query ~* 'vacuum|pg_sleep'
+	"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query ~* 'vacuum|pg_sleep|gpuvec_train'
 	AND pid <> pg_backend_pid()");
 isnt(end_of($vacuums), 0, 'VACUUM went on to the end');
+isnt(end_of($trainings), 0, '... and so did training');
+my $times = () = slurp_file($trainings->{output}) =~ /^\d/mg;
+cmp_ok($times, '>', 3, "... $times times");
 # (a parallel worker of the VACUUM that has just ended finds no memory to share)
 unlike(slurp_file($node->logfile),
 	qr/ERROR:  (?!could not map dynamic shared memory segment).*(damaged|could not|unexpected)/,

@@ -91,6 +91,14 @@ for my $signal ('STOP', 'KILL')
 $node->safe_psql('postgres', 'REINDEX INDEX t_e');
 follows('t', 8, 'REINDEX');
 soon_ready($node, 3, 'REINDEX: the old mirror is dropped', "database = 'postgres'");
+for my $table (qw(t refined))
+{
+	$node->safe_psql('postgres', "SELECT gpuvec_train('${table}_e', true)");
+	follows($table, 8, "$table is trained again");
+	$node->safe_psql('postgres', "INSERT INTO $table SELECT id + 1000000, e FROM $table WHERE id < 100; VACUUM $table");
+	follows($table, 8, "$table has more rows");
+}
+soon_ready($node, 3, 'trained again: old mirrors are dropped', "database = 'postgres'");
 $node->safe_psql('postgres', 'BEGIN; TRUNCATE t; INSERT INTO t VALUES (1, point(1, 8)); ROLLBACK');
 is_same($node, 't', 8, 'TRUNCATE, rolled back');
 $node->safe_psql('postgres', "BEGIN; REINDEX INDEX t_e; SELECT answers('t', '<->', 8, 10, 5); ROLLBACK");

@@ -78,7 +78,7 @@ are_whole($node, 'trained anew, and more rows', \@keyed);
 
 
 # -- killed, or failed, at any step: it is as before or trained anew, and whole
-my @steps = ('train: page', 'train: written', 'train: lists frozen', 'train: pending frozen', 'train: kept',
+my @steps = ('train: page', 'train: written', 'train: caught up', 'train: lists frozen', 'train: pending frozen', 'train: kept',
 	'train: published', 'pending: freed');
 for my $action ('flush', 'error')
 {
@@ -111,7 +111,7 @@ for my $action ('flush', 'error')
 }
 
 # -- rows come, go, and change while it is trained, at each of its steps
-for my $step ('train: written', 'train: lists frozen', 'train: pending frozen', 'train: published')
+for my $step ('train: written', 'train: caught up', 'train: lists frozen', 'train: pending frozen', 'train: published')
 {
 	make($_, 2000) for @tables[ 0 .. 3 ];
 	for my $table (@tables[ 0 .. 3 ])

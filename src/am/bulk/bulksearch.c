@@ -1161,7 +1161,6 @@ IvfpqBulkCost(Relation heap, Relation index, double n, int dims, int k,
 	double		row = IVFPQ_FETCH_NS + dims * IVFPQ_DIMENSION_NS;
 	double		pending;		/* number of pending rows, later the time of
 								 * reranking them */
-	double		postings;
 	IvfpqSearchParams params;
 	bool		is_last;
 
@@ -1173,18 +1172,14 @@ IvfpqBulkCost(Relation heap, Relation index, double n, int dims, int k,
 		pending = (double) IvfpqCountPending(index, meta);
 	bulk.everything = pending > IVFPQ_MIN_RERANKED;
 	pending *= IVFPQ_FETCH_NS + n * dims * IVFPQ_DIMENSION_NS;
-	postings = *rows * meta->lists_per_row / meta->nlists;
 	if (!bulk_params(&bulk, Max(k, IVFPQ_FIRST_ROWS), 0, &params,
 					 &is_last))
 		return *rows * (IVFPQ_FETCH_NS + n * dims * IVFPQ_DIMENSION_NS);
 	if (IvfpqServerIsWanted())
 		return pending + n * (params.candidates * row + ANSWER_NS);
-	return pending +
-		n * (params.candidates * row +
-			 params.probes * postings * bulk.model->gv.m * IVFPQ_LOOKUP_NS +
-			 IvfpqCentroidsToCompare(meta, params.probes,
-									 params.beyond_parents) *
-			 dims * IVFPQ_LOOKUP_NS);
+	return pending + n * IvfpqSearchNs(meta, *rows, params.probes,
+									   params.candidates,
+									   params.beyond_parents);
 }
 
 void

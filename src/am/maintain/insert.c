@@ -137,7 +137,7 @@ insert_row(InsertState *state, Relation heap, Relation index,
 	IvfpqTransform(index, model, raw, vector);
 	if (!IvfpqInsertPostings(index, model, vector,
 							 IvfpqIsBoundable(type, raw, dims), tid, &abbrevs,
-							 NULL))
+							 NULL, NULL))
 		insert_pending(heap, index, type, &model->meta, tid, dims);
 }
 
@@ -183,7 +183,8 @@ ivfpqinsert(Relation index, Datum *values, bool *isnull,
  * point, is written before them.  If the raw vector is not boundable, the
  * error in the refine record is infinite.  If `pending` is not NULL, the row
  * is pending, and the WAL record of its first posting also removes it from the
- * pending list.  `keys` is read only if the index has keys.
+ * pending list.  `keys` is read only if the index has keys.  If `records` is
+ * not NULL, the model is not published yet, and the refine record goes there.
  *
  * Returns false if a new training replaces, or has replaced, the model.  The
  * row has no posting then.  If the row has its first posting and the list of
@@ -194,7 +195,8 @@ bool
 IvfpqInsertPostings(Relation index, const IvfpqModel *model,
 					const float *vector, bool boundable, ItemPointer tid,
 					const IvfpqKeyAbbrevs *keys,
-					const IvfpqPendingPlace *pending)
+					const IvfpqPendingPlace *pending,
+					IvfpqRecordBuilder *records)
 {
 	static const int32 first_two[2] = {0, 1};	/* indexes into `centroids` */
 	const IvfpqMetaData *meta = &model->meta;
@@ -240,9 +242,11 @@ IvfpqInsertPostings(Relation index, const IvfpqModel *model,
 
 		IvfpqRecordMake(meta->refine, record, &model->gv, vector, boundable,
 						tid);
-		if (!IvfpqRecordAppend(index, meta->build_id,
-							   IvfpqRecordCodeBytes(meta->refine, dims),
-							   record, &refine))
+		if (records != NULL)
+			IvfpqRecordBuilderAdd(records, record, &refine);
+		else if (!IvfpqRecordAppend(index, meta->build_id,
+									IvfpqRecordCodeBytes(meta->refine, dims),
+									record, &refine))
 			return false;
 	}
 	for (int i = 0; i < npostings; i++)

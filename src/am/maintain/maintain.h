@@ -11,12 +11,7 @@
 
 #include "am/common/model.h"
 #include "am/types/keys.h"
-
-/*
- * An index should be rebuilt when its number of rows has grown by more than
- * this factor since it was trained.
- */
-#define IVFPQ_MAX_GROWTH		4
+#include "page/refinepage.h"
 
 /*
  * An index should be calibrated again when its number of rows has shrunk by
@@ -32,7 +27,8 @@ extern bool ivfpqinsert(Relation index, Datum *values, bool *isnull,
 extern bool IvfpqInsertPostings(Relation index, const IvfpqModel *model,
 								const float *vector, bool boundable,
 								ItemPointer tid, const IvfpqKeyAbbrevs *keys,
-								const IvfpqPendingPlace *pending);
+								const IvfpqPendingPlace *pending,
+								IvfpqRecordBuilder *records);
 
 /* vacuum.c */
 extern IndexBulkDeleteResult *ivfpqbulkdelete(IndexVacuumInfo *info,
@@ -48,6 +44,8 @@ extern IndexBulkDeleteResult *ivfpqvacuumcleanup(IndexVacuumInfo *info,
 extern int	ivfpq_training_timeout;
 
 extern void IvfpqAskForWorker(IndexVacuumInfo *info);
+extern bool IvfpqHasOutgrown(Relation index, const IvfpqMetaData *meta,
+							 int64 rows);
 extern bool IvfpqHasWorker(Relation index);
 
 extern void IvfpqAskForCalibration(Relation index);

@@ -51,10 +51,19 @@
 #include "page/listwrite.h"
 #include "page/metapage.h"
 #include "page/pending.h"
+#include "page/refinepage.h"
 #include "pgcompat.h"
 
 /* Number of rows that training reads under one snapshot. */
 #define ROWS_A_SNAPSHOT		1024
+
+/*
+ * A new training is published when the old lists get no more than this many
+ * rows while the rows before them are appended to the new lists, and if no more
+ * than MOST_KEPT rows will be pending besides, all of which each scan reads.
+ */
+#define FEW_ROWS		1000
+#define MOST_KEPT		10000
 
 /*
  * An index that this process trains or flushes.  The expressions of an index
@@ -195,6 +204,25 @@ keep_row(InPlace *state, uint64 id)
 	IvfpqIdToTid(id, &state->kept[state->nkept++]);
 }
 
+/* Appends a row that fetch_row has returned to its lists. */
+static void
+place_row(RowReader *rows, const IvfpqModel *model, const float *raw,
+		  ItemPointer tid, const IvfpqKeyAbbrevs *keys,
+		  const IvfpqPendingPlace *place, IvfpqRecordBuilder *records)
+{
+	MemoryContext oldcontext = MemoryContextSwitchTo(rows->fetch.context);
+	float	   *vector = palloc(model->meta.dims * sizeof(float));
+
+	IvfpqTransform(rows->index, model, raw, vector);
+	if (!IvfpqInsertPostings(rows->index, model, vector,
+							 IvfpqIsBoundable(&rows->type, raw,
+											  model->meta.dims),
+							 tid, keys, place, records))
+		elog(ERROR, "lists of index \"%s\" are frozen",
+			 RelationGetRelationName(rows->index));
+	MemoryContextSwitchTo(oldcontext);
+}
+
 /*
  * Assigns the rows of the old lists or, if there are none, of the frozen part
  * of the pending list to their lists.  Reads each row once, in heap order.
@@ -240,6 +268,90 @@ assign_rows(InPlace *state)
 	}
 	end_rows(rows);
 	IvfpqSortEnd(&tids);
+}
+
+/*
+ * Appends the rows that the old lists got since the last time to the new lists,
+ * which are not published.  Returns the number of these rows.
+ */
+static int64
+append_new_rows(InPlace *state, const IvfpqModel *model,
+				IvfpqRecordBuilder *records)
+{
+	RowReader  *rows = &state->rows;
+	IvfpqSort	tids;
+	uint64		id = 0;
+	int64		total = sort_postings(state, &tids);
+	int64		n = 0;
+
+	begin_rows(rows);
+	while (IvfpqNextTid(&tids, &id))
+	{
+		ItemPointerData tid;
+		IvfpqKeyAbbrevs keys;
+		bool		visible;
+		const float *raw = fetch_row(rows, id, model->meta.dims, &visible,
+									 &keys);
+
+		IvfpqIdToTid(id, &tid);
+		if (raw != NULL)
+			place_row(rows, model, raw, &tid, &keys, NULL, records);
+		else
+			keep_row(state, id);
+		if (visible)
+			IvfpqRerankDone(&rows->fetch);
+		if (++n % ROWS_A_SNAPSHOT == 0)
+		{
+			end_rows(rows);
+			begin_rows(rows);
+		}
+	}
+	end_rows(rows);
+	IvfpqSortEnd(&tids);
+	return total;
+}
+
+/*
+ * Appends rows that came meanwhile to the new lists, round by round, until few
+ * come or as many come as are appended, because what is left will be pending.
+ * Raises an error if too many rows will be pending, because our snapshots do
+ * not see them.
+ */
+static void
+catch_up(InPlace *state)
+{
+	Relation	index = state->rows.index;
+	IvfpqMetaData *meta = &state->meta;
+	IvfpqModel *model = IvfpqModelLoad(index, meta);
+	IvfpqRecordBuilder records;
+	pg_atomic_uint32 head;
+	int64		n = PG_INT64_MAX;
+	int64		last;
+
+	if (meta->refine != IVFPQ_REFINE_NONE)
+		IvfpqRecordBuilderInit(&records, index, meta->training,
+							   IvfpqRecordCodeBytes(meta->refine, meta->dims),
+							   true);
+	do
+	{
+		last = n;
+		n = append_new_rows(state, model, &records);
+		IvfpqInjectionPoint("train: caught up");
+	} while (n > FEW_ROWS && n < last / 2);
+	if (meta->refine != IVFPQ_REFINE_NONE)
+	{
+		pg_atomic_init_u32(&head, meta->refine_head);
+		IvfpqRecordBuilderFinish(&records, &head);
+		meta->refine_head = pg_atomic_read_u32(&head);
+	}
+	if (state->nkept > MOST_KEPT)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("cannot train index \"%s\" again now",
+						RelationGetRelationName(index)),
+				 errdetail("%lld of its rows are not committed, or dead but visible to older transactions.",
+						   (long long) state->nkept),
+				 errhint("Try again when these transactions have ended, and after VACUUM.")));
 }
 
 /*
@@ -299,7 +411,10 @@ write_and_publish(InPlace *state)
 	IvfpqBulkLoadFinish(&state->load);
 	IvfpqInjectionPoint("train: written");
 	if (retrains)
+	{
+		catch_up(state);
 		freeze_old_lists(state);
+	}
 	IvfpqPendingKeep(index, &state->frozen, state->kept, state->nkept,
 					 &state->meta);
 	IvfpqPendingPublish(index, &state->old, &state->meta);
@@ -443,16 +558,7 @@ flush_row(RowReader *rows, const IvfpqModel *model, ItemPointer tid,
 	raw = fetch_row(rows, IvfpqTidToId(tid), dims, &visible, &keys);
 	if (raw != NULL)
 	{
-		MemoryContext oldcontext = MemoryContextSwitchTo(rows->fetch.context);
-		float	   *vector = palloc(dims * sizeof(float));
-
-		IvfpqTransform(rows->index, model, raw, vector);
-		if (!IvfpqInsertPostings(rows->index, model, vector,
-								 IvfpqIsBoundable(&rows->type, raw, dims), tid,
-								 &keys, place))
-			elog(ERROR, "lists of index \"%s\" are frozen",
-				 RelationGetRelationName(rows->index));
-		MemoryContextSwitchTo(oldcontext);
+		place_row(rows, model, raw, tid, &keys, place, NULL);
 		result->moved++;
 	}
 	else if (visible)

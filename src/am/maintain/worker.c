@@ -64,7 +64,7 @@
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
-#include "am/build/calibrate.h"
+#include "am/build/train.h"
 #include "am/common/identity.h"
 #include "am/common/model.h"
 #include "am/common/options.h"
@@ -100,6 +100,16 @@
  */
 #define LOOK_MS			200
 #define CANCEL_MS		1000
+
+/*
+ * An index is trained again when it has MAX_GROWTH times the rows of its
+ * training or, from LEAST_GROWTH times on, when searches take SLOWDOWN times as
+ * long as in a fresh index.  LEAST_GROWTH limits the time that a growing table
+ * spends on training: no row is placed more than three times on the average.
+ */
+#define MAX_GROWTH		4.0
+#define LEAST_GROWTH	1.5
+#define SLOWDOWN		1.5
 
 /* Number of owners that a worker's arguments have space for. */
 #define MAX_OWNERS		27
@@ -190,18 +200,48 @@ static struct
 extern PGDLLEXPORT void gpuvec_train_worker(Datum arg);
 
 /*
- * Returns whether the number of rows has grown by more than the factor
- * IVFPQ_MAX_GROWTH since the index was trained, and has more than doubled
- * since a rebuild was last advised.  Sets *rows to the number of rows.
+ * Returns whether an index with this number of rows in lists should be trained
+ * again: searches take SLOWDOWN times as long as in a fresh index, or read all
+ * rows for a recall of 0.95, or it has grown by the factor MAX_GROWTH.  How
+ * many lists have to be probed for the same recall follows from their number by
+ * the formula for indexes without calibration.
+ */
+bool
+IvfpqHasOutgrown(Relation index, const IvfpqMetaData *meta, int64 rows)
+{
+	double		growth = (double) rows / Max(meta->rows_at_training, 1);
+	int			lists = IvfpqGetOptions(index)->lists;
+	IvfpqMetaData fresh = *meta;
+	IvfpqSearchParams params;
+	double		probes;
+
+	if (meta->nlists == 0 || growth < LEAST_GROWTH)
+		return false;
+	IvfpqParamsForRows(&params, index, meta, IVFPQ_LOWER_RECALL,
+					   IVFPQ_FIRST_ROWS);
+	if (growth >= MAX_GROWTH || params.read_all)
+		return true;
+	fresh.nlists = lists > 0 ? lists : IvfpqDefaultLists((double) rows);
+	fresh.nparents = IvfpqParents(fresh.nlists);
+	probes = (double) params.probes * IvfpqFormulaProbes(&fresh) /
+		IvfpqFormulaProbes(meta);
+	return IvfpqSearchNs(meta, (double) rows, params.probes,
+						 params.candidates, false) >
+		SLOWDOWN * IvfpqSearchNs(&fresh, (double) rows, probes,
+								 params.candidates, false);
+}
+
+/*
+ * Returns whether the worker should train the index again.  An index that was
+ * calibrated for a user's queries is left alone, because its targets would be
+ * lost, and only the user can name these queries.
  */
 static bool
-has_outgrown(Relation index, const IvfpqMetaData *meta, int64 *rows)
+has_outgrown(Relation index, const IvfpqMetaData *meta)
 {
-	int64		limit = Max(IVFPQ_MAX_GROWTH * Max(meta->rows_at_training, 1),
-							2 * meta->rows_at_advice);
-
-	*rows = IvfpqCountRows(index, meta);
-	return *rows > limit;
+	return meta->nlists > 0 &&
+		IvfpqGetOptions(index)->calibrated_for == IVFPQ_FOR_ROWS &&
+		IvfpqHasOutgrown(index, meta, IvfpqCountRows(index, meta));
 }
 
 /*
@@ -215,7 +255,6 @@ has_work(Relation index, double table_rows)
 {
 	IvfpqMetaData meta;
 	int64		pending = IvfpqPendingEstimate(index);
-	int64		rows;
 
 	IvfpqMetaRead(index, &meta);
 	if (meta.nlists == 0)
@@ -224,8 +263,8 @@ has_work(Relation index, double table_rows)
 	if (pending > 0 && IvfpqPendingMayLeave(index, &meta))
 		return true;
 	return (table_rows < 0 ||
-			table_rows > IVFPQ_MAX_GROWTH * meta.rows_at_training) &&
-		has_outgrown(index, &meta, &rows);
+			table_rows > LEAST_GROWTH * meta.rows_at_training) &&
+		has_outgrown(index, &meta);
 }
 
 /* Takes a lock of a worker slot.  Returns false if another process has it. */
@@ -490,34 +529,6 @@ log_result(const IvfpqTrainResult *result, TimestampTz begun)
 							   (long long) result->kept, ms)));
 }
 
-/*
- * If the index that is being served has outgrown its training, logs advice to
- * rebuild it, and recalibrates it.  Repeats this each time the number of rows
- * has doubled.  An index that was calibrated for a user's queries is not
- * recalibrated, because only the user can name these queries.
- */
-static void
-advise_rebuild(Relation heap, Relation index)
-{
-	IvfpqMetaData meta;
-	int64		rows;
-
-	IvfpqMetaRead(index, &meta);
-	if (meta.nlists == 0 || !has_outgrown(index, &meta, &rows))
-		return;
-	ereport(LOG,
-			(errhidecontext(true),
-			 errmsg("index \"%s\" was trained on %lld rows and now has %lld",
-					serving.name, (long long) meta.rows_at_training,
-					(long long) rows),
-			 meta.calibrated_for == IVFPQ_FOR_ROWS ?
-			 errhint("To make queries faster, run REINDEX INDEX CONCURRENTLY.") :
-			 errhint("To make queries faster, run REINDEX INDEX CONCURRENTLY, then calibrate the index with your queries again.")));
-	if (meta.calibrated_for == IVFPQ_FOR_ROWS)
-		(void) IvfpqCalibrateIndex(heap, index, NULL);
-	IvfpqMetaAdvised(index, rows);
-}
-
 /* Timer callback, in a signal handler.  Ends the process if a limit is hit. */
 static void
 check_limit(void)
@@ -595,8 +606,8 @@ begin_work(const char *work, const char *asked_by)
 }
 
 /*
- * Trains the index or flushes its pending rows, and recalibrates the index if
- * it has outgrown its training, or if its queries ask for it.  The caller has
+ * Trains the index, again if it has outgrown its training, or flushes its
+ * pending rows, and calibrates it if its queries ask for it.  The caller has
  * locked the table.
  */
 static void
@@ -604,6 +615,7 @@ serve_index(Relation heap, Relation index)
 {
 	ErrorContextCallback context = {error_context_stack, add_context, NULL};
 	IvfpqIdentity caller;
+	IvfpqMetaData meta;
 	IvfpqTrainResult result;
 	TimestampTz begun;
 
@@ -622,9 +634,9 @@ serve_index(Relation heap, Relation index)
 	if (has_work(index, -1))
 	{
 		begun = GetCurrentTimestamp();
-		IvfpqTrainOrFlush(heap, index, false, &result);
+		IvfpqMetaRead(index, &meta);
+		IvfpqTrainOrFlush(heap, index, has_outgrown(index, &meta), &result);
 		log_result(&result, begun);
-		advise_rebuild(heap, index);
 	}
 	if (IvfpqLogIsDue(index))
 	{

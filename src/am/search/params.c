@@ -17,6 +17,7 @@
 #include "am/common/model.h"
 #include "am/common/options.h"
 #include "am/search/params.h"
+#include "am/search/search.h"
 
 /*
  * Without calibration, each batch multiplies the candidates and rows of the
@@ -113,6 +114,22 @@ IvfpqFormulaCandidates(const IvfpqMetaData *meta)
 	double		width = (double) meta->dims / meta->pq_dim;
 
 	return (int) Min(1000, Max(60, ceil(20 + 10 * width * width)));
+}
+
+/*
+ * Estimates the time of a search in nanoseconds, in an index of `rows` rows
+ * with the lists that *meta describes.  `deep` is as in IvfpqQuery.
+ */
+double
+IvfpqSearchNs(const IvfpqMetaData *meta, double rows, double probes,
+			  double candidates, bool deep)
+{
+	double		postings = probes * rows * meta->lists_per_row / meta->nlists;
+
+	return candidates * (IVFPQ_FETCH_NS + meta->dims * IVFPQ_DIMENSION_NS) +
+		postings * meta->pq_dim * IVFPQ_LOOKUP_NS +
+		IvfpqCentroidsToCompare(meta, (int) probes, deep) *
+		meta->dims * IVFPQ_LOOKUP_NS;
 }
 
 /*

@@ -57,6 +57,8 @@ typedef struct IvfpqSearchParams
 
 extern int	IvfpqFormulaProbes(const IvfpqMetaData *meta);
 extern int	IvfpqFormulaCandidates(const IvfpqMetaData *meta);
+extern double IvfpqSearchNs(const IvfpqMetaData *meta, double rows,
+							double probes, double candidates, bool deep);
 extern double IvfpqBeyondTargets(double recall, double known, double lower,
 								 double upper);
 extern void IvfpqParamsForRows(IvfpqSearchParams *params, Relation index,

@@ -301,7 +301,8 @@ insert_row(void *arg)
 	}
 	sample_vector(dims, NEW_ROW, vector);
 	sample_abbrevs(&sample_kinds[sample].keys, NEW_ROW, &abbrevs);
-	IvfpqInsertPostings(&backend_index, model, vector, true, &tid, &abbrevs, place);
+	IvfpqInsertPostings(&backend_index, model, vector, true, &tid, &abbrevs, place,
+						NULL);
 }
 
 /* BackendAct: the pending rows that come first go to lists. */
@@ -325,7 +326,7 @@ flush_row(void *arg)
 		sample_abbrevs(&sample_kinds[sample].keys,
 					   sample_row(&reader.tids[0]), &abbrevs);
 		IvfpqInsertPostings(&backend_index, model, vector, true,
-						  &reader.tids[0], &abbrevs, &reader.place);
+						  &reader.tids[0], &abbrevs, &reader.place, NULL);
 		IvfpqPendingSetMismatched(&backend_index, &reader.place, count - 1);
 	}
 	IvfpqPendingClose(&reader);

@@ -189,7 +189,7 @@ write_index(void *arg)
 			sample_vector(kind->dims, row, vector);
 			sample_abbrevs(&kind->keys, row, &abbrevs);
 			IvfpqInsertPostings(&backend_index, model, vector, true, &tid,
-							  &abbrevs, NULL);
+							  &abbrevs, NULL, NULL);
 		}
 	}
 }
