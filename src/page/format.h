@@ -40,7 +40,8 @@ typedef struct IvfpqSpecialData
 {
 	uint16		kind;			/* IvfpqPageKind */
 	uint16		flags;			/* IVFPQ_PENDING_MISMATCHED,
-								 * IVFPQ_DIRECTORY_FROZEN or 0 */
+								 * IVFPQ_DIRECTORY_FROZEN, IVFPQ_FREE_TAKEN or
+								 * 0 */
 	uint16		training;		/* number of the training that wrote the page,
 								 * if it is an array, directory, small-list or
 								 * refine page; else 0 */
@@ -62,6 +63,9 @@ typedef IvfpqSpecialData *IvfpqSpecial;
  * new training is about to replace them.
  */
 #define IVFPQ_DIRECTORY_FROZEN		2
+
+/* Flag of a free page.  A training has taken it, and is about to fill it. */
+#define IVFPQ_FREE_TAKEN			4
 
 /* Number of bytes between page header and special space. */
 #define IVFPQ_PAGE_BYTES \

@@ -18,7 +18,7 @@
  * Builds and training write whole lists.  A list's blocks are adjacent, and in
  * the order in which readers read them, newest first.  So the block that is
  * not full comes first.  Pages are filled in memory and then written to blocks
- * that were reserved for them, so no lock is held while the caller produces
+ * that were taken or reserved for them, so no lock is held while the caller produces
  * postings.  If other backends use the index, they extend it too, and each
  * page is WAL-logged as it is written.  An index that is being built is logged
  * when it is finished (IvfpqLogBuild).  Several writers, each with its own
@@ -161,7 +161,7 @@ try_page(Relation index, const IvfpqLayout *layout, BlockNumber blkno,
 
 	page = BufferGetPage(*buffer);
 	*slot = 0;
-	*init = PageIsNew(page) || IvfpqPageIs(page, IVFPQ_KIND_FREE);
+	*init = IvfpqPageIsFree(page);
 	if (*init)
 		return true;
 	if (IvfpqPageIs(page, IVFPQ_KIND_SLAB) &&
@@ -478,10 +478,17 @@ coming_page(IvfpqWriter *writer, BlockNumber n)
 		if (writer->reserved[run].next == writer->reserved[run].end &&
 			writer->nleft > 0)
 		{
-			BlockNumber npages = Min(writer->nleft, RUN_PAGES);
+			BlockNumber npages = 1;
+			BlockNumber first = InvalidBlockNumber;
 
-			writer->reserved[run].next = IvfpqReserve(writer->index, npages,
-													  writer->shared);
+			if (writer->shared)
+				first = IvfpqTakeFreePage(writer->index);
+			if (first == InvalidBlockNumber)
+			{
+				npages = Min(writer->nleft, RUN_PAGES);
+				first = IvfpqReserve(writer->index, npages, writer->shared);
+			}
+			writer->reserved[run].next = first;
 			writer->reserved[run].end = writer->reserved[run].next + npages;
 			writer->nleft -= npages;
 		}

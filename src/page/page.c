@@ -169,14 +169,22 @@ IvfpqReadPage(Relation index, BlockNumber blkno, int lockmode,
 	return buf;
 }
 
+/* Returns whether the page is new or free, and not taken by a training. */
+bool
+IvfpqPageIsFree(Page page)
+{
+	return PageIsNew(page) ||
+		(IvfpqPageIs(page, IVFPQ_KIND_FREE) &&
+		 IvfpqPageSpecial(page)->flags == 0);
+}
+
 /*
- * Returns a page for any use, exclusively locked.  The page comes from the
- * free space map or, if none is found there, from extending the file.  The
- * caller must initialize it.  The caller may hold locks on other pages,
+ * Returns a free page that the free space map offers, exclusively locked, or
+ * InvalidBuffer if there is none.  The caller may hold locks on other pages,
  * because this function passes over busy pages and never waits for them.
  */
-Buffer
-IvfpqGetFreePage(Relation index)
+static Buffer
+find_free_page(Relation index)
 {
 	for (int tries = 0; tries < MAX_FSM_TRIES; tries++)
 	{
@@ -194,12 +202,126 @@ IvfpqGetFreePage(Relation index)
 			ReleaseBuffer(buf);
 			continue;
 		}
-		if (PageIsNew(BufferGetPage(buf)) ||
-			IvfpqPageIs(BufferGetPage(buf), IVFPQ_KIND_FREE))
+		if (IvfpqPageIsFree(BufferGetPage(buf)))
 			return buf;
 		UnlockReleaseBuffer(buf);
 	}
-	return IvfpqExtendRelation(index);
+	return InvalidBuffer;
+}
+
+/*
+ * Returns a page for any use, exclusively locked.  The page comes from the
+ * free space map or, if none is found there, from extending the file.  The
+ * caller must initialize it, and may hold locks on other pages.
+ */
+Buffer
+IvfpqGetFreePage(Relation index)
+{
+	Buffer		buf = find_free_page(index);
+
+	return BufferIsValid(buf) ? buf : IvfpqExtendRelation(index);
+}
+
+/*
+ * Takes a free page that is exclusively locked, and unlocks it.  Writes one WAL
+ * record, which marks the page: other backends may know it as free from the
+ * map, or as the page that they used last.  Whoever reclaims pages after a
+ * crash frees it.
+ */
+static void
+take_page(Relation index, Buffer buf)
+{
+	GenericXLogState *state = GenericXLogStart(index);
+	Page		page;
+
+	page = GenericXLogRegisterBuffer(state, buf,
+									 PageIsNew(BufferGetPage(buf)) ?
+									 GENERIC_XLOG_FULL_IMAGE : 0);
+	IvfpqPageInit(page, IVFPQ_KIND_FREE);
+	IvfpqPageSpecial(page)->flags = IVFPQ_FREE_TAKEN;
+	GenericXLogFinish(state);
+	UnlockReleaseBuffer(buf);
+}
+
+/*
+ * Takes a free page, for IvfpqFillPage to fill.  Returns InvalidBlockNumber if
+ * the free space map offers none.
+ */
+BlockNumber
+IvfpqTakeFreePage(Relation index)
+{
+	Buffer		buf = find_free_page(index);
+	BlockNumber blkno = InvalidBlockNumber;
+
+	if (BufferIsValid(buf))
+	{
+		blkno = BufferGetBlockNumber(buf);
+		take_page(index, buf);
+	}
+	return blkno;
+}
+
+/*
+ * Takes up to npages free pages from `first` on, one after the other, and
+ * returns their number.
+ */
+static BlockNumber
+take_pages(Relation index, BlockNumber first, BlockNumber npages)
+{
+	BlockNumber n;
+
+	for (n = 0; n < npages; n++)
+	{
+		Buffer		buf = ReadBuffer(index, first + n);
+
+		LockBuffer(buf, BUFFER_LOCK_EXCLUSIVE);
+		if (!IvfpqPageIsFree(BufferGetPage(buf)))
+		{
+			UnlockReleaseBuffer(buf);
+			break;
+		}
+		RecordPageWithFreeSpace(index, first + n, 0);
+		take_page(index, buf);
+	}
+	return n;
+}
+
+/*
+ * Takes npages consecutive free pages, for IvfpqFillPage to fill, and returns
+ * the first.  Returns InvalidBlockNumber if the free space map has no such run.
+ * If others have taken one of the pages, frees those before it.
+ */
+BlockNumber
+IvfpqTakeRun(Relation index, BlockNumber npages)
+{
+	BlockNumber nblocks = RelationGetNumberOfBlocks(index);
+	BlockNumber run = 0;
+
+	for (BlockNumber blkno = IVFPQ_METAPAGE + 1; blkno < nblocks; blkno++)
+	{
+		BlockNumber first = blkno + 1 - npages;
+		BlockNumber taken;
+
+		CHECK_FOR_INTERRUPTS();
+		run = GetRecordedFreeSpace(index, blkno) >= IVFPQ_PAGE_BYTES ?
+			run + 1 : 0;
+		if (run < npages)
+			continue;
+		taken = take_pages(index, first, npages);
+		if (taken == npages)
+			return first;
+		while (taken-- > 0)
+		{
+			Buffer		buf = ReadBuffer(index, first + taken);
+
+			LockBuffer(buf, BUFFER_LOCK_EXCLUSIVE);
+			IvfpqFreePage(index, buf);
+			UnlockReleaseBuffer(buf);
+			RecordPageWithFreeSpace(index, first + taken, BLCKSZ - 1);
+		}
+		run = 0;
+	}
+	return InvalidBlockNumber;
 }
 
 /*
@@ -255,8 +377,8 @@ IvfpqReserve(Relation index, BlockNumber npages, bool shared)
 }
 
 /*
- * Writes a whole page to a block that was reserved and is still new.  If `log`
- * is true, logs the page in one WAL record.
+ * Writes a whole page to a block that was reserved and is still new, or that
+ * was taken.  If `log` is true, logs the page in one WAL record.
  */
 void
 IvfpqFillPage(Relation index, BlockNumber blkno, Page page, bool log)
@@ -264,7 +386,9 @@ IvfpqFillPage(Relation index, BlockNumber blkno, Page page, bool log)
 	Buffer		buf = ReadBuffer(index, blkno);
 
 	LockBuffer(buf, BUFFER_LOCK_EXCLUSIVE);
-	if (!PageIsNew(BufferGetPage(buf)))
+	if (!PageIsNew(BufferGetPage(buf)) &&
+		!(IvfpqPageIs(BufferGetPage(buf), IVFPQ_KIND_FREE) &&
+		  IvfpqPageSpecial(BufferGetPage(buf))->flags == IVFPQ_FREE_TAKEN))
 		elog(ERROR, "block %u of index \"%s\" is already in use",
 			 blkno, RelationGetRelationName(index));
 	START_CRIT_SECTION();

@@ -36,6 +36,7 @@ extern void IvfpqPageInit(Page page, IvfpqPageKind kind);
 extern void IvfpqTrainedPageInit(Page page, IvfpqPageKind kind,
 								 uint32 training);
 extern bool IvfpqPageIs(Page page, IvfpqPageKind kind);
+extern bool IvfpqPageIsFree(Page page);
 extern int	IvfpqPageTraining(Page page, uint32 training);
 extern bool IvfpqPageIsTrained(Page page);
 extern void IvfpqCorrupted(Relation index, BlockNumber blkno,
@@ -50,7 +51,9 @@ extern Buffer IvfpqGetFreePage(Relation index);
 extern void IvfpqFreePage(Relation index, Buffer buf);
 extern void IvfpqLogReuse(Relation index, FullTransactionId xid);
 
-/* runs of pages that builds and training fill; the caller holds no lock */
+/* pages that builds and training fill; the caller holds no lock */
+extern BlockNumber IvfpqTakeFreePage(Relation index);
+extern BlockNumber IvfpqTakeRun(Relation index, BlockNumber npages);
 extern BlockNumber IvfpqReserve(Relation index, BlockNumber npages,
 								bool shared);
 extern void IvfpqFillPage(Relation index, BlockNumber blkno, Page page,

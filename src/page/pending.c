@@ -1058,6 +1058,8 @@ is_left_over(const IvfpqReclaim *reclaim, BlockNumber blkno, Page page)
 	if (IvfpqPageIs(page, IVFPQ_KIND_PENDING))
 		return pending_get(page)->seq <= reclaim->last_seq &&
 			(reclaim->listed[blkno / 8] & (1 << (blkno % 8))) == 0;
+	if (IvfpqPageIs(page, IVFPQ_KIND_FREE))
+		return !IvfpqPageIsFree(page);
 	if (!IvfpqPageIsTrained(page))
 		return false;
 	if (reclaim->meta.nlists == 0)

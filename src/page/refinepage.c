@@ -376,12 +376,13 @@ IvfpqRecordVacuum(Relation index, const IvfpqMetaData *known,
 /* Prepares to write records in bulk, with memory from the current context. */
 void
 IvfpqRecordBuilderInit(IvfpqRecordBuilder *builder, Relation index,
-					   uint32 training, int code_bytes, bool log)
+					   uint32 training, int code_bytes, bool shared)
 {
 	builder->index = index;
 	builder->training = training;
 	builder->code_bytes = code_bytes;
-	builder->log = log && RelationNeedsWAL(index);
+	builder->shared = shared;
+	builder->log = shared && RelationNeedsWAL(index);
 	builder->blkno = InvalidBlockNumber;
 	builder->next = builder->end = 0;
 	builder->reserved = 0;
@@ -408,11 +409,19 @@ IvfpqRecordBuilderAdd(IvfpqRecordBuilder *builder,
 	{
 		if (builder->next == builder->end)
 		{
-			BlockNumber n = Max(1, Min(MOST_RESERVED, builder->reserved));
+			BlockNumber n = 1;
 
-			builder->next = IvfpqReserve(builder->index, n, builder->log);
+			builder->next = InvalidBlockNumber;
+			if (builder->shared)
+				builder->next = IvfpqTakeFreePage(builder->index);
+			if (builder->next == InvalidBlockNumber)
+			{
+				n = Max(1, Min(MOST_RESERVED, builder->reserved));
+				builder->next = IvfpqReserve(builder->index, n,
+											 builder->shared);
+				builder->reserved += n;
+			}
 			builder->end = builder->next + n;
-			builder->reserved += n;
 		}
 		builder->blkno = builder->next++;
 		init_page((Page) builder->page, builder->training);

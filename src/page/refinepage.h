@@ -33,7 +33,8 @@ typedef struct IvfpqRecordBuilder
 	Relation	index;
 	uint32		training;		/* number of the training (metapage) */
 	int			code_bytes;		/* bytes of a record's codes */
-	bool		log;			/* WAL-log each page; others use the index */
+	bool		shared;			/* others use the index */
+	bool		log;			/* WAL-log each page */
 	BlockNumber blkno;			/* page being filled, or InvalidBlockNumber */
 	BlockNumber next;			/* first reserved page that is not used yet */
 	BlockNumber end;			/* page after the last reserved page */
@@ -43,7 +44,7 @@ typedef struct IvfpqRecordBuilder
 
 extern void IvfpqRecordBuilderInit(IvfpqRecordBuilder *builder,
 								   Relation index, uint32 training,
-								   int code_bytes, bool log);
+								   int code_bytes, bool shared);
 extern void IvfpqRecordBuilderAdd(IvfpqRecordBuilder *builder,
 								  const IvfpqRecord *record,
 								  ItemPointer address);

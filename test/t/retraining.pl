@@ -75,6 +75,30 @@ $node->safe_psql('postgres', insert($_, 5001, 5200)) for @tables;
 is($node->safe_psql('postgres', "SELECT pg_relation_size('${_}_e')"), $pages{$_}, "$_: old pages are used again")
 	for @tables;
 are_whole($node, 'trained anew, and more rows', \@keyed);
+for my $table (@tables)
+{
+	my @size;
+
+	for (1 .. 5)
+	{
+		$node->safe_psql('postgres', "SELECT gpuvec_train('${table}_e', true)");
+		$node->safe_psql('postgres', "SELECT txid_current(); VACUUM $table");
+		push @size, $node->safe_psql('postgres', "SELECT pg_relation_size('${table}_e')");
+	}
+	cmp_ok($size[4], '<=', 1.2 * $size[1], "$table: trained five times, its file does not grow: @size");
+}
+are_whole($node, 'trained five times', \@keyed);
+
+# -- a transaction with many rows: they would be pending, and make each scan slow
+make('plain', 2000);
+$node->safe_psql('postgres', "BEGIN; @{[insert('plain', 2001, 13000)]} PREPARE TRANSACTION 'many'");
+my @plain = grep { $_->[1] eq 'plain' } @keyed;
+says($node, "SELECT gpuvec_train('plain_e', true)", qr/ERROR:  cannot train index "plain_e" again now\nDETAIL:  11000 of/,
+	'many rows are not committed');
+are_whole($node, 'not trained', \@plain, warnings => 1);
+$node->safe_psql('postgres', "COMMIT PREPARED 'many'");
+gives($node, "SELECT gpuvec_train('plain_e', true)", '13000', '... now they are');
+are_whole($node, 'trained', \@plain);
 
 
 # -- killed, or failed, at any step: it is as before or trained anew, and whole
@@ -86,7 +110,13 @@ for my $action ('flush', 'error')
 	{
 		my $what = "$action at $step";
 
-		make($_, 1600) for qw(refined spilled);
+		for (qw(refined spilled))
+		{
+			# free pages, which are taken first
+			make($_, 1600);
+			$node->safe_psql('postgres', "SELECT gpuvec_train('${_}_e', true)");
+			$node->safe_psql('postgres', "SELECT txid_current(); VACUUM $_");
+		}
 		# rows that nobody sees while it is trained are kept
 		$node->safe_psql('postgres', "DELETE FROM $_ WHERE id % 100 = 0;
 			BEGIN; @{[insert($_, 1601, 1650)]} PREPARE TRANSACTION '$_'") for qw(refined spilled);

@@ -650,6 +650,8 @@ write_model(IvfpqBulkLoad *load)
 	bool		shared = load->shared;
 	int			dims = training->gv.dims;
 	GvTree		tree = IvfpqTree(training);
+	BlockNumber npages;
+	BlockNumber first;
 
 	meta->refine_head =
 		pg_atomic_read_u32(&load->parallel->shared->refine_head);
@@ -662,7 +664,11 @@ write_model(IvfpqBulkLoad *load)
 	meta->rotated = training->rotation != NULL;
 	meta->rows_at_training = load->rows;
 	IvfpqMetaPlace(meta, 0);
-	IvfpqMetaPlace(meta, IvfpqReserve(index, IvfpqModelPages(meta), shared));
+	npages = IvfpqModelPages(meta);
+	first = shared ? IvfpqTakeRun(index, npages) : InvalidBlockNumber;
+	if (first == InvalidBlockNumber)
+		first = IvfpqReserve(index, npages, shared);
+	IvfpqMetaPlace(meta, first);
 
 	IvfpqArrayWrite(index, meta, meta->mean, training->mean, dims, shared);
 	IvfpqArrayWrite(index, meta, meta->codebooks, training->codebooks,

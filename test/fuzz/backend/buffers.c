@@ -263,6 +263,12 @@ GetPageWithFreeSpace(Relation rel, Size needed)
 	return InvalidBlockNumber;
 }
 
+Size
+GetRecordedFreeSpace(Relation rel, BlockNumber blkno)
+{
+	return blkno < MOST_PAGES ? free_space[blkno] : 0;
+}
+
 void
 RecordPageWithFreeSpace(Relation rel, BlockNumber blkno, Size bytes)
 {
