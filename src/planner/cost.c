@@ -195,6 +195,7 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples,
 		double		compared = IvfpqCentroidsToCompare(&meta, params.probes,
 													   false);
 		double		fixed = IvfpqModelPages(&meta) + 1;
+		IvfpqLayout layout;
 		double		list_pages; /* pages of lists to read */
 		double		records = 0;	/* pages of refine records */
 		double		candidates = params.candidates;
@@ -204,7 +205,14 @@ get_demand(Demand *demand, const IndexOptInfo *info, double tuples,
 			records = ceil(tuples /
 						   IvfpqRecordSlots(IvfpqRecordCodeBytes(meta.refine,
 																 meta.dims)));
-		list_pages = Max(info->pages - fixed - records, 0) * probed;
+		/* free pages, and those of earlier trainings, are not read */
+		if (!IvfpqLayoutGet(&layout, &meta))
+			IvfpqCorrupted(index, IVFPQ_METAPAGE,
+						   "its parameters are out of range");
+		list_pages = (tuples * meta.lists_per_row / IVFPQ_BLOCK_POSTINGS +
+					  meta.nlists) * layout.nparts / layout.slots_per_page;
+		list_pages = Min(list_pages, Max(info->pages - fixed - records, 0)) *
+			probed;
 		demand->inner_pages = fixed - centroids + Min(centroids, compared);
 		demand->pages += list_pages;
 		demand->random_pages = count_random(params.probes, list_pages, probed);
