@@ -30,6 +30,8 @@
 #include "commands/progress.h"
 #include "fmgr.h"
 #include "miscadmin.h"
+#include "pgstat.h"
+#include "storage/latch.h"
 #include "utils/backend_progress.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
@@ -64,6 +66,10 @@
  */
 #define FEW_ROWS		1000
 #define MOST_KEPT		10000
+
+/* Time between two looks at rows that are too many to be pending; looks. */
+#define WAIT_MS			1000
+#define MOST_WAITS		10
 
 /*
  * An index that this process trains or flushes.  The expressions of an index
@@ -158,8 +164,9 @@ fetch_row(RowReader *rows, uint64 id, int dims, bool *visible,
 
 /*
  * Sorts the TIDs of the rows that the old lists got since the last call, and
- * returns their number.  Each row has a live primary posting.  No posting
- * changes its position meanwhile, as VACUUM is excluded.
+ * of those that were kept, which are not kept any more.  Returns the number of
+ * the former.  Each row has a live primary posting.  No posting changes its
+ * position meanwhile, as VACUUM is excluded.
  */
 static int64
 sort_postings(InPlace *state, IvfpqSort *tids)
@@ -170,6 +177,11 @@ sort_postings(InPlace *state, IvfpqSort *tids)
 	int64		n = 0;
 
 	IvfpqSortBegin(tids, INT8OID, InvalidOid, 0, work_mem);
+	for (int64 i = 0; i < state->nkept; i++)
+		IvfpqSortPut(tids,
+					 Int64GetDatum((int64) IvfpqTidToId(&state->kept[i])),
+					 0, NULL);
+	state->nkept = 0;
 	IvfpqListReaderInit(&reader, state->rows.index, &state->old, NULL,
 						strategy);
 	for (int list = 0; list < state->old.nlists; list++)
@@ -271,8 +283,9 @@ assign_rows(InPlace *state)
 }
 
 /*
- * Appends the rows that the old lists got since the last time to the new lists,
- * which are not published.  Returns the number of these rows.
+ * Appends the rows that the old lists got since the last time, and kept rows
+ * that are visible now, to the new lists, which are not published.  Returns the
+ * number of the former.
  */
 static int64
 append_new_rows(InPlace *state, const IvfpqModel *model,
@@ -281,7 +294,7 @@ append_new_rows(InPlace *state, const IvfpqModel *model,
 	RowReader  *rows = &state->rows;
 	IvfpqSort	tids;
 	uint64		id = 0;
-	int64		total = sort_postings(state, &tids);
+	int64		appended = sort_postings(state, &tids);
 	int64		n = 0;
 
 	begin_rows(rows);
@@ -308,14 +321,14 @@ append_new_rows(InPlace *state, const IvfpqModel *model,
 	}
 	end_rows(rows);
 	IvfpqSortEnd(&tids);
-	return total;
+	return appended;
 }
 
 /*
  * Appends rows that came meanwhile to the new lists, round by round, until few
  * come or as many come as are appended, because what is left will be pending.
- * Raises an error if too many rows will be pending, because our snapshots do
- * not see them.
+ * If too many rows will be pending, because our snapshots do not see them,
+ * waits a while for their transactions, and then raises an error.
  */
 static void
 catch_up(InPlace *state)
@@ -327,6 +340,7 @@ catch_up(InPlace *state)
 	pg_atomic_uint32 head;
 	int64		n = PG_INT64_MAX;
 	int64		last;
+	int			waits = 0;
 
 	if (meta->refine != IVFPQ_REFINE_NONE)
 		IvfpqRecordBuilderInit(&records, index, meta->training,
@@ -336,8 +350,18 @@ catch_up(InPlace *state)
 	{
 		last = n;
 		n = append_new_rows(state, model, &records);
+		if (state->nkept > MOST_KEPT)
+		{
+			(void) WaitLatch(MyLatch,
+							 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+							 WAIT_MS, PG_WAIT_EXTENSION);
+			ResetLatch(MyLatch);
+			waits++;
+		}
 		IvfpqInjectionPoint("train: caught up");
-	} while (n > FEW_ROWS && n < last / 2);
+		CHECK_FOR_INTERRUPTS();
+	} while ((n > FEW_ROWS && n < last / 2) ||
+			 (state->nkept > MOST_KEPT && waits < MOST_WAITS));
 	if (meta->refine != IVFPQ_REFINE_NONE)
 	{
 		pg_atomic_init_u32(&head, meta->refine_head);
