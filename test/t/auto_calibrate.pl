@@ -261,6 +261,17 @@ $other->query_safe('COMMIT');
 $other->quit;
 calibrates('... and then');
 
+# -- growth: the worker trains it again, and the next question has it calibrated
+$node->safe_psql('postgres', 'INSERT INTO items SELECT g, g % 10, cluster_row(g, 0.3) FROM generate_series(100001, 165000) AS g');
+$from = -s $node->logfile;
+$node->safe_psql('postgres', 'VACUUM items');
+log_has($node, qr/LOG:  trained index "public.items_e"/, $from, 'it has outgrown its training');
+comes($node, "SELECT ($workers) = 0", 'the worker is gone');
+gives($node, q{SELECT DISTINCT calibrated_for FROM gpuvec_calibration('items_e')}, 'rows', '... its targets are for rows');
+ask(1);
+calibrates('... until one question is asked');
+cmp_ok($node->safe_psql('postgres', $recall), '>=', 0.94, '... and the recall is back');
+
 # -- functions that are not in C: the owner's worker
 $node->safe_psql('postgres', q{
 	SET ROLE holder;

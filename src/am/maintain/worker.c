@@ -233,14 +233,15 @@ IvfpqHasOutgrown(Relation index, const IvfpqMetaData *meta, int64 rows)
 
 /*
  * Returns whether the worker should train the index again.  An index that was
- * calibrated for a user's queries is left alone, because its targets would be
- * lost, and only the user can name these queries.
+ * calibrated for queries is left alone, because its targets would be lost,
+ * unless the query log has queries: the next one has them calibrated again.
  */
 static bool
 has_outgrown(Relation index, const IvfpqMetaData *meta)
 {
 	return meta->nlists > 0 &&
-		IvfpqGetOptions(index)->calibrated_for == IVFPQ_FOR_ROWS &&
+		(IvfpqGetOptions(index)->calibrated_for == IVFPQ_FOR_ROWS ||
+		 IvfpqLogSuffices(index)) &&
 		IvfpqHasOutgrown(index, meta, IvfpqCountRows(index, meta));
 }
 

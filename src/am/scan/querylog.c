@@ -681,23 +681,48 @@ IvfpqLogQuery(Relation index, const IvfpqMetaData *meta, const float *query,
 	}
 }
 
-bool
-IvfpqLogIsDue(Relation index)
+/* Finds out whether a measurement is due, and whether it has queries. */
+static void
+look_at_ring(Relation index, bool *due, bool *suffices)
 {
-	bool		due = false;
 	int			slot;
 
+	*due = *suffices = false;
 	if (shared == NULL)
-		return false;
+		return;
 	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
 	slot = find_slot(index);
 	if (slot >= 0)
 	{
+		const Ring *ring;
+
 		attach_ring(slot);
-		due = attached[slot].ring->is_due;
+		ring = attached[slot].ring;
+		*due = ring->is_due;
+		*suffices = ring->nasked >= NEW_QUERIES;
 	}
 	LWLockRelease(shared->lock);
+}
+
+bool
+IvfpqLogIsDue(Relation index)
+{
+	bool		due;
+	bool		suffices;
+
+	look_at_ring(index, &due, &suffices);
 	return due;
+}
+
+bool
+IvfpqLogSuffices(Relation index)
+{
+	bool		due;
+	bool		suffices;
+
+	look_at_ring(index, &due, &suffices);
+	return suffices && ivfpq_auto_calibrate &&
+		IvfpqGetOptions(index)->auto_calibrate;
 }
 
 bool

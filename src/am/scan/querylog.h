@@ -36,6 +36,9 @@ extern void IvfpqLogQuery(Relation index, const IvfpqMetaData *meta,
 /* Returns whether a scan has asked for a measurement of the index. */
 extern bool IvfpqLogIsDue(Relation index);
 
+/* Returns whether the log has enough queries to calibrate the index again. */
+extern bool IvfpqLogSuffices(Relation index);
+
 /*
  * Sets *queries to the queries in the log that differ, the newest first, and
  * *targets to the recall targets asked for since the last measurement: bit t
