@@ -181,7 +181,7 @@ typedef struct IvfpqMetaData
 	int32		calibration_queries;
 	uint64		retired_xid;	/* full XID; pages of earlier trainings may be
 								 * freed when no snapshot is as old; 0 = there
-								 * are none */
+								 * are no pages of other trainings */
 	BlockNumber pending_head;	/* first pending page, or InvalidBlockNumber */
 	BlockNumber pending_tail;
 	uint64		pending_head_seq;	/* seq of the first pending page */

@@ -1129,6 +1129,29 @@ IvfpqReclaimEnd(IvfpqReclaim *reclaim)
 	}
 }
 
+/*
+ * Notes that pages of another training are about to be written, so that VACUUM
+ * looks for them.  Writes no WAL record, or one that covers the metapage only.
+ */
+void
+IvfpqReclaimLater(Relation index)
+{
+	Buffer		buf = IvfpqReadPage(index, IVFPQ_METAPAGE,
+									BUFFER_LOCK_EXCLUSIVE, IVFPQ_KIND_META,
+									NULL);
+
+	if (IvfpqMetaGet(index, BufferGetPage(buf))->retired_xid == 0)
+	{
+		GenericXLogState *state = GenericXLogStart(index);
+		Page		page = GenericXLogRegisterBuffer(state, buf, 0);
+
+		IvfpqMetaGet(index, page)->retired_xid =
+			U64FromFullTransactionId(ReadNextFullTransactionId());
+		GenericXLogFinish(state);
+	}
+	UnlockReleaseBuffer(buf);
+}
+
 /* Reclaims all pages that are left over. */
 void
 IvfpqReclaimAll(Relation index, bool retired, BufferAccessStrategy strategy)

@@ -92,6 +92,7 @@ extern void IvfpqReclaimBegin(IvfpqReclaim *reclaim, Relation index,
 extern void IvfpqReclaimPage(IvfpqReclaim *reclaim, BlockNumber blkno,
 							 BufferAccessStrategy strategy);
 extern void IvfpqReclaimEnd(IvfpqReclaim *reclaim);
+extern void IvfpqReclaimLater(Relation index);
 extern void IvfpqReclaimAll(Relation index, bool retired,
 							BufferAccessStrategy strategy);
 

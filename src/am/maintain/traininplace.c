@@ -523,7 +523,11 @@ train_in_place(Relation heap, Relation index, IvfpqTrainResult *result)
 	check_snapshot(index, &state.training);
 	IvfpqSnapshotDrop();
 	if (state.training.nlists > 0)
+	{
+		if (state.old.nlists > 0)
+			IvfpqReclaimLater(index);
 		write_and_publish(&state);
+	}
 	IvfpqParallelEnd(&state.parallel);
 	IvfpqSnapshotTake();
 
@@ -558,15 +562,18 @@ IvfpqMayFreeRetired(Relation index)
 	return true;
 }
 
-/* Frees the pages of earlier trainings, if there are any, and if it may. */
+/*
+ * Frees the pages of other trainings, if there are any: those of attempts that
+ * died at once, those of earlier trainings if that may be.
+ */
 void
 IvfpqFreeRetired(Relation index, BufferAccessStrategy strategy)
 {
 	IvfpqMetaData meta;
 
 	IvfpqMetaRead(index, &meta);
-	if (meta.retired_xid != 0 && IvfpqMayFreeRetired(index))
-		IvfpqReclaimAll(index, true, strategy);
+	if (meta.retired_xid != 0)
+		IvfpqReclaimAll(index, IvfpqMayFreeRetired(index), strategy);
 }
 
 /* Appends a pending row to its lists, if it is visible and can be indexed. */
@@ -670,7 +677,6 @@ train_or_flush(Relation heap, Relation index, bool again,
 	IvfpqSnapshotDrop();
 	if (meta.nlists > 0)
 		flush_pending(heap, index, result);
-	IvfpqFreeRetired(index, GetAccessStrategy(BAS_VACUUM));
 	IvfpqSnapshotTake();
 }
 
