@@ -190,7 +190,7 @@ for my $rows (3000, 5000, 8000, 12000, 20000, 40000)
 {
 	$node->safe_psql('postgres', "INSERT INTO growing SELECT g, (point(g, 12))[1:4] || (point(g / 7, 12))[5:12]
 		FROM generate_series((SELECT max(id) + 1 FROM growing), $rows) AS g; VACUUM growing");
-	comes($node, $idle, "$rows rows: the worker is gone");
+	settle($node, "$rows rows");
 }
 is_whole($node, 'growing', 'growing', '<->', 12);
 my $read = q{SELECT read_by('growing_e'), (SELECT recall FROM gpuvec_recall('growing_e', 10, 200))};

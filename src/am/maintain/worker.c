@@ -104,12 +104,13 @@
 /*
  * An index is trained again when it has MAX_GROWTH times the rows of its
  * training or, from LEAST_GROWTH times on, when searches take SLOWDOWN times as
- * long as in a fresh index.  LEAST_GROWTH limits the time that a growing table
- * spends on training: no row is placed more than three times on the average.
+ * long as in a fresh index, which they do about then.  LEAST_GROWTH limits the
+ * time that a growing table spends on training: no row is placed more than
+ * three times on the average.
  */
 #define MAX_GROWTH		4.0
 #define LEAST_GROWTH	1.5
-#define SLOWDOWN		1.5
+#define SLOWDOWN		1.2
 
 /* Number of owners that a worker's arguments have space for. */
 #define MAX_OWNERS		27
