@@ -150,6 +150,8 @@ for my $victim ('loader', 'connection', 'gpuvecd')
 
 		pause_loaders($node);
 		reuse($what);
+		# a row that its snapshot sees would keep its TID
+		$node->safe_psql('postgres', "DELETE FROM r WHERE id = $id");
 		set_fault("wait $n loader: step");
 		my $holder = hold($node);
 		resume_loaders($node);
