@@ -201,35 +201,45 @@ static struct
 extern PGDLLEXPORT void gpuvec_train_worker(Datum arg);
 
 /*
- * Returns whether an index with this number of rows in lists should be trained
- * again: searches take SLOWDOWN times as long as in a fresh index, or read all
- * rows for a recall of 0.95, or it has grown by the factor MAX_GROWTH.  How
- * many lists have to be probed for the same recall follows from their number by
- * the formula for indexes without calibration.
+ * Returns whether searches with this target recall take SLOWDOWN times as long
+ * as in a fresh index of these rows, or read all rows.  How many lists have to
+ * be probed for the same recall follows from their number by the formula for
+ * indexes without calibration.
  */
-bool
-IvfpqHasOutgrown(Relation index, const IvfpqMetaData *meta, int64 rows)
+static bool
+is_slow(Relation index, const IvfpqMetaData *meta, double rows, double recall)
 {
-	double		growth = (double) rows / Max(meta->rows_at_training, 1);
 	int			lists = IvfpqGetOptions(index)->lists;
 	IvfpqMetaData fresh = *meta;
 	IvfpqSearchParams params;
 	double		probes;
 
-	if (meta->nlists == 0 || growth < LEAST_GROWTH)
-		return false;
-	IvfpqParamsForRows(&params, index, meta, IVFPQ_LOWER_RECALL,
-					   IVFPQ_FIRST_ROWS);
-	if (growth >= MAX_GROWTH || params.read_all)
+	IvfpqParamsForRows(&params, index, meta, recall, IVFPQ_FIRST_ROWS);
+	if (params.read_all)
 		return true;
-	fresh.nlists = lists > 0 ? lists : IvfpqDefaultLists((double) rows);
+	fresh.nlists = lists > 0 ? lists : IvfpqDefaultLists(rows);
 	fresh.nparents = IvfpqParents(fresh.nlists);
 	probes = (double) params.probes * IvfpqFormulaProbes(&fresh) /
 		IvfpqFormulaProbes(meta);
-	return IvfpqSearchNs(meta, (double) rows, params.probes,
-						 params.candidates, false) >
-		SLOWDOWN * IvfpqSearchNs(&fresh, (double) rows, probes,
-								 params.candidates, false);
+	return IvfpqSearchNs(meta, rows, params.probes, params.candidates, false) >
+		SLOWDOWN * IvfpqSearchNs(&fresh, rows, probes, params.candidates,
+								 false);
+}
+
+/*
+ * Returns whether an index with this number of rows in lists should be trained
+ * again: it has grown by the factor MAX_GROWTH, or searches with the targets
+ * that are asked for most are slow.
+ */
+bool
+IvfpqHasOutgrown(Relation index, const IvfpqMetaData *meta, int64 rows)
+{
+	double		growth = (double) rows / Max(meta->rows_at_training, 1);
+
+	return meta->nlists > 0 && growth >= LEAST_GROWTH &&
+		(growth >= MAX_GROWTH ||
+		 is_slow(index, meta, (double) rows, IVFPQ_LOWER_RECALL) ||
+		 is_slow(index, meta, (double) rows, IVFPQ_SURE_RECALL));
 }
 
 /*
