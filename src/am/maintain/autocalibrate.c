@@ -20,7 +20,8 @@
  * The processor time of all measurements is limited by
  * gpuvec.auto_calibrate_budget, for each day and all databases together.  Time
  * not used accumulates for a day.  A measurement that exceeds what is left is
- * completed, and the next has to wait until the excess is made up for.
+ * completed, and the next has to wait until the excess is made up for.  One
+ * that would exceed the budget of a day takes fewer queries, or is not made.
  */
 #include "postgres.h"
 
@@ -41,10 +42,12 @@
 
 #include "am/build/calibrate.h"
 #include "am/common/enginecall.h"
+#include "am/common/model.h"
 #include "am/common/options.h"
 #include "am/common/util.h"
 #include "am/maintain/maintain.h"
 #include "am/scan/querylog.h"
+#include "am/search/params.h"
 #include "am/search/rerank.h"
 #include "am/types/sqldistance.h"
 #include "client/client.h"
@@ -59,6 +62,12 @@
 #define LEAST_QUERIES	100
 
 #define DAY_SECONDS		86400.0
+
+/*
+ * Time of one dimension of the distance between a row and one of many queries,
+ * 1.5 s for 200,000 rows x 128 and 300 queries (test/bench/RESULTS.md).
+ */
+#define EXACT_NS		0.2
 
 /* Processor time used by measurements, of all databases. */
 typedef struct Budget
@@ -271,6 +280,29 @@ measure_targets(const Measure *measure, uint32 targets, bool for_queries,
 	return least;
 }
 
+/*
+ * Takes fewer queries if the exact answers to all would use up the budget of a
+ * day.  Returns false if even those to LEAST_QUERIES would.
+ */
+static bool
+fit_budget(Relation index, const IvfpqMetaData *meta, IvfpqQueries *queries,
+		   const char *name)
+{
+	double		rows = (double) IvfpqCountRows(index, meta);
+	double		left = ivfpq_auto_calibrate_budget * 1e9 - rows * IVFPQ_FETCH_NS;
+	double		fits = left / (Max(rows, 1) * meta->dims * EXACT_NS);
+
+	queries->n = (int) Min(queries->n, Max(fits, LEAST_QUERIES));
+	if (fits >= LEAST_QUERIES)
+		return true;
+	ereport(LOG,
+			(errhidecontext(true),
+			 errmsg("recall of index \"%s\" is not measured, because \"gpuvec.auto_calibrate_budget\" does not suffice",
+					name),
+			 errhint("Increase it, or call gpuvec_calibrate with your queries.")));
+	return false;
+}
+
 /* Measures the recall, and calibrates the index if it is too low. */
 static void
 run_calibration(Relation heap, Relation index, IvfpqQueries *queries,
@@ -354,7 +386,8 @@ IvfpqAutoCalibrate(Relation heap, Relation index, const char *name)
 	{
 		IvfpqMetaRead(index, &meta);
 		if (IvfpqLogTake(index, &queries, &targets) &&
-			queries.n >= LEAST_QUERIES && queries.dims == meta.dims)
+			queries.n >= LEAST_QUERIES && queries.dims == meta.dims &&
+			fit_budget(index, &meta, &queries, name))
 			run_calibration(heap, index, &queries, targets, name);
 		IvfpqLogDone(index);
 	}
