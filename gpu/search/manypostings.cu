@@ -1,6 +1,7 @@
 /*
  * manypostings.cu
- *		Selects so many postings that no block of threads can sort them.
+ *		Selects the best postings of a search that asks for too many of them to
+ *		be sorted by one block of threads.
  *
  * Scores are spread about evenly between the least and the greatest one, so
  * bins of equal width have few postings each (bins.cuh).  Of all queries of a

@@ -625,8 +625,8 @@ IvfpqPendingKeep(Relation index, const IvfpqFrozen *frozen,
  * Atomically turns the index, which had *old, into the trained index that
  * *trained describes.  Keeps the pending tail and the dims flags, which may
  * have changed during training.  If the index was trained before, notes the
- * next XID: whoever still reads the old pages has an older snapshot, or an
- * older XID.  Writes one WAL record, which covers the metapage only.
+ * next XID.  A backend that still reads the old pages has a snapshot or an XID
+ * that is older.  Writes one WAL record, which covers the metapage only.
  */
 void
 IvfpqPendingPublish(Relation index, const IvfpqMetaData *old,
@@ -1107,6 +1107,21 @@ IvfpqReclaimPage(IvfpqReclaim *reclaim, BlockNumber blkno,
 		IvfpqInjectionPoint("sweep");
 }
 
+/* Sets retired_xid.  Writes one WAL record, which covers the metapage only. */
+static void
+set_retired(Relation index, uint64 xid)
+{
+	Buffer		buf = IvfpqReadPage(index, IVFPQ_METAPAGE,
+									BUFFER_LOCK_EXCLUSIVE, IVFPQ_KIND_META,
+									NULL);
+	GenericXLogState *state = GenericXLogStart(index);
+	Page		page = GenericXLogRegisterBuffer(state, buf, 0);
+
+	IvfpqMetaGet(index, page)->retired_xid = xid;
+	GenericXLogFinish(state);
+	UnlockReleaseBuffer(buf);
+}
+
 /*
  * Ends a pass over all pages.  If it freed those of earlier trainings, notes
  * that there are none, by one WAL record, which covers the metapage only.
@@ -1116,40 +1131,23 @@ IvfpqReclaimEnd(IvfpqReclaim *reclaim)
 {
 	pfree(reclaim->listed);
 	if (reclaim->retired && reclaim->meta.retired_xid != 0)
-	{
-		Buffer		buf = IvfpqReadPage(reclaim->index, IVFPQ_METAPAGE,
-										BUFFER_LOCK_EXCLUSIVE,
-										IVFPQ_KIND_META, NULL);
-		GenericXLogState *state = GenericXLogStart(reclaim->index);
-		Page		page = GenericXLogRegisterBuffer(state, buf, 0);
-
-		IvfpqMetaGet(reclaim->index, page)->retired_xid = 0;
-		GenericXLogFinish(state);
-		UnlockReleaseBuffer(buf);
-	}
+		set_retired(reclaim->index, 0);
 }
 
 /*
  * Notes that pages of another training are about to be written, so that VACUUM
  * looks for them.  Writes no WAL record, or one that covers the metapage only.
+ * The caller excludes whoever else changes retired_xid.
  */
 void
 IvfpqReclaimLater(Relation index)
 {
-	Buffer		buf = IvfpqReadPage(index, IVFPQ_METAPAGE,
-									BUFFER_LOCK_EXCLUSIVE, IVFPQ_KIND_META,
-									NULL);
+	IvfpqMetaData meta;
 
-	if (IvfpqMetaGet(index, BufferGetPage(buf))->retired_xid == 0)
-	{
-		GenericXLogState *state = GenericXLogStart(index);
-		Page		page = GenericXLogRegisterBuffer(state, buf, 0);
-
-		IvfpqMetaGet(index, page)->retired_xid =
-			U64FromFullTransactionId(ReadNextFullTransactionId());
-		GenericXLogFinish(state);
-	}
-	UnlockReleaseBuffer(buf);
+	IvfpqMetaRead(index, &meta);
+	if (meta.retired_xid == 0)
+		set_retired(index,
+					U64FromFullTransactionId(ReadNextFullTransactionId()));
 }
 
 /* Reclaims all pages that are left over. */

@@ -37,8 +37,8 @@ static struct
 {
 	uint64_t	table[TABLE_SIZE];
 	uint16_t	round;
-	int32_t		hits[MOST_HITS + 1];	/* [nrows] the best hit of each row */
-	int32_t		keys[MOST_HITS + 1];	/* [nrows] by distance; ALWAYS */
+	int32_t		hits[MOST_HITS];	/* [nrows] the best hit of each row */
+	int32_t		keys[MOST_HITS];	/* [nrows] by distance; ALWAYS */
 	int32_t		nrows;
 	int32_t		nalways;
 	int32_t		least;			/* of the keys that are not ALWAYS */

@@ -236,40 +236,36 @@ place_row(RowReader *rows, const IvfpqModel *model, const float *raw,
 }
 
 /*
- * Assigns the rows of the old lists or, if there are none, of the frozen part
- * of the pending list to their lists.  Reads each row once, in heap order.
- * Rows that the snapshot does not see, and rows that cannot be indexed, are
- * kept pending.
+ * Reads rows, each once, in heap order, and ends the sort of their TIDs.  Rows
+ * go to the bulk load or, if `model` is not NULL, are appended to this model's
+ * lists.  Rows that the snapshot does not see, and rows that cannot be indexed,
+ * are kept pending.
  */
 static void
-assign_rows(InPlace *state)
+read_rows(InPlace *state, IvfpqSort *tids, const IvfpqModel *model,
+		  IvfpqRecordBuilder *records)
 {
 	RowReader  *rows = &state->rows;
-	int			dims = state->training.gv.dims;
-	IvfpqSort	tids;
 	uint64		id = 0;
 	int64		n = 0;
 
-	if (state->old.nlists > 0)
-		(void) sort_postings(state, &tids);
-	else
-		IvfpqSortFrozen(&tids, rows->index, &state->frozen, work_mem);
-	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
-								 IVFPQ_PHASE_ASSIGNING);
 	begin_rows(rows);
-	IvfpqBulkLoadBegin(&state->load, rows->index, &state->training,
-					   &state->parallel, &state->meta, true);
-	while (IvfpqNextTid(&tids, &id))
+	while (IvfpqNextTid(tids, &id))
 	{
+		ItemPointerData tid;
 		IvfpqKeyAbbrevs keys;
 		bool		visible;
-		const float *raw = fetch_row(rows, id, dims, &visible, &keys);
+		const float *raw = fetch_row(rows, id, state->training.gv.dims,
+									 &visible, &keys);
 
-		if (raw != NULL)
+		IvfpqIdToTid(id, &tid);
+		if (raw == NULL)
+			keep_row(state, id);
+		else if (model != NULL)
+			place_row(rows, model, raw, &tid, &keys, NULL, records);
+		else
 			IvfpqBulkLoadRow(&state->load, raw, id, &keys,
 							 IvfpqBulkLoadWants(&state->load, id));
-		else
-			keep_row(state, id);
 		if (visible)
 			IvfpqRerankDone(&rows->fetch);
 		if (++n % ROWS_A_SNAPSHOT == 0)
@@ -279,7 +275,28 @@ assign_rows(InPlace *state)
 		}
 	}
 	end_rows(rows);
-	IvfpqSortEnd(&tids);
+	IvfpqSortEnd(tids);
+}
+
+/*
+ * Assigns the rows of the old lists or, if there are none, of the frozen part
+ * of the pending list to their lists.
+ */
+static void
+assign_rows(InPlace *state)
+{
+	Relation	index = state->rows.index;
+	IvfpqSort	tids;
+
+	if (state->old.nlists > 0)
+		(void) sort_postings(state, &tids);
+	else
+		IvfpqSortFrozen(&tids, index, &state->frozen, work_mem);
+	pgstat_progress_update_param(PROGRESS_CREATEIDX_SUBPHASE,
+								 IVFPQ_PHASE_ASSIGNING);
+	IvfpqBulkLoadBegin(&state->load, index, &state->training,
+					   &state->parallel, &state->meta, true);
+	read_rows(state, &tids, NULL, NULL);
 }
 
 /*
@@ -291,43 +308,17 @@ static int64
 append_new_rows(InPlace *state, const IvfpqModel *model,
 				IvfpqRecordBuilder *records)
 {
-	RowReader  *rows = &state->rows;
 	IvfpqSort	tids;
-	uint64		id = 0;
 	int64		appended = sort_postings(state, &tids);
-	int64		n = 0;
 
-	begin_rows(rows);
-	while (IvfpqNextTid(&tids, &id))
-	{
-		ItemPointerData tid;
-		IvfpqKeyAbbrevs keys;
-		bool		visible;
-		const float *raw = fetch_row(rows, id, model->meta.dims, &visible,
-									 &keys);
-
-		IvfpqIdToTid(id, &tid);
-		if (raw != NULL)
-			place_row(rows, model, raw, &tid, &keys, NULL, records);
-		else
-			keep_row(state, id);
-		if (visible)
-			IvfpqRerankDone(&rows->fetch);
-		if (++n % ROWS_A_SNAPSHOT == 0)
-		{
-			end_rows(rows);
-			begin_rows(rows);
-		}
-	}
-	end_rows(rows);
-	IvfpqSortEnd(&tids);
+	read_rows(state, &tids, model, records);
 	return appended;
 }
 
 /*
- * Appends rows that came meanwhile to the new lists, round by round, until few
- * come or as many come as are appended, because what is left will be pending.
- * If too many rows will be pending, because our snapshots do not see them,
+ * Appends rows that came meanwhile to the new lists, round by round.  The rows
+ * that come during the last round will be pending, so it ends when these are
+ * few, or are more than half of those of the round before.  If too many rows will be pending, because our snapshots do not see them,
  * waits a while for their transactions, and then raises an error.
  */
 static void
