@@ -26,13 +26,10 @@
 /* If two sessions report a time-out within this time, gpuvecd is suspended. */
 #define REPORTS_US	INT64CONST(10000000)
 
-/* Maximum number of parts of shared memory. */
-#define MAX_PARTS	3
-
 IvfpqShared *ivfpq_shared = NULL;
 
-static const IvfpqSharedPart *parts[MAX_PARTS];
-static int	nparts = 0;
+/* What IvfpqShare registered: IvfpqSharedPart, in TopMemoryContext. */
+static List *parts = NIL;
 
 static shmem_request_hook_type prev_shmem_request = NULL;
 static shmem_startup_hook_type prev_shmem_startup = NULL;
@@ -41,12 +38,16 @@ static shmem_startup_hook_type prev_shmem_startup = NULL;
 static void
 request_memory(void)
 {
+	ListCell   *cell;
+
 	if (prev_shmem_request)
 		prev_shmem_request();
-	for (int i = 0; i < nparts; i++)
+	foreach(cell, parts)
 	{
-		RequestAddinShmemSpace(MAXALIGN(parts[i]->size));
-		RequestNamedLWLockTranche(parts[i]->name, 1);
+		const IvfpqSharedPart *part = lfirst(cell);
+
+		RequestAddinShmemSpace(MAXALIGN(part->size));
+		RequestNamedLWLockTranche(part->name, 1);
 	}
 }
 
@@ -54,12 +55,14 @@ request_memory(void)
 static void
 attach_memory(void)
 {
+	ListCell   *cell;
+
 	if (prev_shmem_startup)
 		prev_shmem_startup();
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
-	for (int i = 0; i < nparts; i++)
+	foreach(cell, parts)
 	{
-		const IvfpqSharedPart *part = parts[i];
+		const IvfpqSharedPart *part = lfirst(cell);
 		bool		found;
 
 		*part->address = ShmemInitStruct(part->name, part->size, &found);
@@ -79,16 +82,18 @@ attach_memory(void)
 void
 IvfpqShare(const IvfpqSharedPart *part)
 {
+	MemoryContext previous = MemoryContextSwitchTo(TopMemoryContext);
+
 	Assert(process_shared_preload_libraries_in_progress);
-	if (nparts == 0)
+	if (parts == NIL)
 	{
 		prev_shmem_request = shmem_request_hook;
 		shmem_request_hook = request_memory;
 		prev_shmem_startup = shmem_startup_hook;
 		shmem_startup_hook = attach_memory;
 	}
-	Assert(nparts < MAX_PARTS);
-	parts[nparts++] = part;
+	parts = lappend(parts, unconstify(IvfpqSharedPart *, part));
+	MemoryContextSwitchTo(previous);
 }
 
 /*
