@@ -262,11 +262,11 @@ define_training_settings(void)
 							 "This keeps a sample of the queries of each index in shared memory.  It has no effect unless gpuvec is preloaded.",
 							 &ivfpq_auto_calibrate, true, PGC_SIGHUP, 0, NULL,
 							 NULL, NULL);
-	DefineCustomIntVariable("gpuvec.auto_calibrate_budget",
-							"Sets the processor time a day for automatic calibration.",
-							"This is for all databases together.  0 disables automatic calibration.",
-							&ivfpq_auto_calibrate_budget, 600, 0, 86400,
-							PGC_SIGHUP, GUC_UNIT_S, NULL, NULL, NULL);
+	DefineCustomRealVariable("gpuvec.auto_calibrate_budget",
+							 "Sets the processor time a day for automatic calibration.",
+							 "This is for all databases together.  0 disables automatic calibration.",
+							 &ivfpq_auto_calibrate_budget, 600, 0, 86400,
+							 PGC_SIGHUP, GUC_UNIT_S, NULL, NULL, NULL);
 }
 
 /* Defines settings of sessions as gpuvecd's clients. */

@@ -94,7 +94,9 @@ IvfpqGetServerStatus(IvfpqServerStatus *status)
 	if (!status->preloaded)
 		return;
 	status->up = ask_status(&reply, &status->mirrors);
-	status->nmirrors = status->up ? reply.nmirrors : 0;
+	status->searches = reply.searches;
+	status->batches = reply.batches;
+	status->nmirrors = reply.nmirrors;
 	IvfpqSharedGetServer(&server);
 	status->problem = pstrdup(server.problem);
 	status->is_others = server.is_others;

@@ -24,6 +24,8 @@ typedef struct IvfpqServerStatus
 	int64		restarts;
 	int64		memory;			/* bytes that mirrors may use; 0 = unknown */
 	int64		used;			/* bytes in use */
+	int64		searches;		/* answered so far; 0 if not up */
+	int64		batches;		/* likewise */
 	int			nmirrors;
 	GvMirrorStatus *mirrors;	/* [nmirrors] */
 } IvfpqServerStatus;

@@ -10,6 +10,7 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
+use GpuvecRemote;
 
 need_test_build();
 my $node = new_node('main', allows_streaming => 1,
@@ -88,6 +89,12 @@ sub rests
 	return gives($node, $workers, '0', "$what: no worker");
 }
 
+sub again
+{
+	$node->safe_psql('postgres', q{SELECT gpuvec_forget_queries('items_e')});
+	return ask(300);
+}
+
 sub set
 {
 	my (%settings) = @_;
@@ -98,6 +105,17 @@ sub set
 	  for sort keys %settings;
 	return;
 }
+
+# -- a measurement that would cost more than a day's budget takes fewer questions, or is not made
+set(auto_calibrate_budget => 0.01);
+ask(300);
+log_has($node, qr/LOG:  recall of index "public.items_e" is not measured, because "gpuvec.auto_calibrate_budget" does not suffice/, $from, 'too small a budget');
+set(auto_calibrate_budget => 0.03);
+again();
+calibrates('a small budget');
+gives($node, q{SELECT recall_queries BETWEEN 100 AND 299 FROM gpuvec_index_info('items_e')}, 't', '... with fewer questions');
+set(auto_calibrate_budget => 600);
+$node->safe_psql('postgres', q{REINDEX INDEX items_e; SELECT gpuvec_forget_queries('items_e')});
 
 # -- questions of another kind: nobody calls anything
 my $before = $node->safe_psql('postgres', $recall);
@@ -220,12 +238,6 @@ comes($node, "SELECT ($workers) = 0", 'the worker is gone');
 gives($node, $targets, $points, '... and the targets are as they were');
 release($holder);
 
-sub again
-{
-	$node->safe_psql('postgres', q{SELECT gpuvec_forget_queries('items_e')});
-	return ask(300);
-}
-
 $holder = hold($node);
 again();
 is_held($node, 'the worker has measured again');
@@ -290,6 +302,49 @@ $node->safe_psql('postgres', q{
 $from = -s $node->logfile;
 gives($node, 'SELECT ask_part(500001, 500300)', '3000', 'an index on an expression');
 calibrates('its owner\'s worker', 'public.items_part');
+
+# -- gpuvecd finds the exact answers; its queue counts as load
+$node->append_conf('postgresql.conf', "gpuvec.server = 'cpu'\ngpuvec.engine = 'gpu'\n");
+$node->restart;
+soon_up($node, 'restarted');
+sub sets { return stat_of($node, 'jobs_by_server') }
+my $own = q{ARRAY(SELECT question(g) FROM generate_series(1, 300) AS g)};
+my $by_hand = "SELECT string_agg(c::text, ' ') FROM gpuvec_calibrate('items_e', queries => $own) AS c WHERE k <= 100 AND recall <= 0.98";
+my $sets = sets();
+my $points_of_hand = $node->safe_psql('postgres', $by_hand);
+cmp_ok(sets(), '>', $sets, 'gpuvecd works for gpuvec_calibrate');
+$sets = sets();
+gives($node, "SET gpuvec.engine = cpu; $by_hand", $points_of_hand, 'without it the targets are the same');
+is(sets(), $sets, '... and it does nothing');
+$node->safe_psql('postgres', q{SELECT count(*) FROM gpuvec_calibrate('items_e')});
+again();
+calibrates('with gpuvecd');
+cmp_ok(sets(), '>', $sets, '... which has worked');
+my $job = $node->background_psql('postgres', on_error_stop => 0);
+$job->query_until(qr/begins/, "\\echo begins
+	DO \$\$ DECLARE q real[] = $own; BEGIN LOOP PERFORM count(*) FROM gpuvec_search('items_e', q, 10); END LOOP; END \$\$;\n");
+comes($node, 'SELECT mean_batch > 2 FROM gpuvec_stat', 'a job of many queries keeps gpuvecd busy');
+set(fault => 'wait 1 calibrate: busy');
+$holder = hold($node);
+again();
+is_held($node, 'the worker sees it');
+release($holder);
+comes($node, "SELECT ($workers) = 0", '... and ends');
+unlike(slurp_file($node->logfile, $from), qr/calibrated index/, '... without calibration');
+$node->safe_psql('postgres', q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%gpuvec_search%' AND pid <> pg_backend_pid()});
+eval { $job->quit };
+set(fault => 'wait 1 calibrate: begun');
+$holder = hold($node);
+again();
+is_held($node, 'the worker has begun');
+my $supervisor = supervisor_pid($node);
+kill 'STOP', $supervisor;
+kill 'KILL', gpuvecd_pid($node);
+release($holder);
+log_has($node, qr/gpuvecd could not compare queries with rows/, $from, '... which ends the measurement');
+set(fault => '');
+is($node->safe_psql('postgres', $by_hand), $points_of_hand, 'gpuvec_calibrate does without');
+kill 'CONT', $supervisor;
 
 # -- many indexes that nobody searches
 $node->safe_psql('postgres', q{

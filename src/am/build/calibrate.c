@@ -129,6 +129,8 @@ typedef struct Pass
 {
 	IvfpqRemeasure *into;
 	MemoryContext tmp;			/* holds the row that was read last */
+	bool		at_server;		/* gpuvecd compares rows with queries */
+	bool		failed;			/* gpuvecd has failed */
 	int			nbatch;
 	float	   *batch;			/* [BATCH_ROWS][dims] */
 	uint64		ids[BATCH_ROWS];
@@ -508,9 +510,13 @@ IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
 static void
 flush_batch(Pass *pass)
 {
-	if (pass->nbatch > 0)
+	if (pass->nbatch > 0 && !pass->at_server)
 		IvfpqCalibrationOffer(pass->into->calibration, 0, pass->batch,
 							  pass->ids, pass->nbatch);
+	else if (pass->nbatch > 0 && !pass->failed)
+		pass->failed = !IvfpqCalibrationSend(pass->into->calibration,
+											 pass->batch, pass->ids,
+											 pass->nbatch);
 	pass->into->rows += pass->nbatch;
 	pass->nbatch = 0;
 	CHECK_FOR_INTERRUPTS();
@@ -624,13 +630,45 @@ take_given(IvfpqTraining *training, IvfpqQueries *given, IvfpqType *type)
 }
 
 /*
+ * Offers all rows to a new calibration, and takes a newer snapshot after some
+ * blocks.  Returns false if gpuvecd failed.
+ */
+static bool
+offer_rows(Pass *pass, Relation heap, Relation index, IndexInfo *indexInfo)
+{
+	IvfpqRemeasure *into = pass->into;
+	BlockNumber nblocks = RelationGetNumberOfBlocks(heap);
+
+	into->calibration = IvfpqCalibrationBegin(&into->training);
+	into->rows = 0;
+	for (int64 first = 0; first < nblocks && !pass->failed;
+		 first += BLOCKS_A_SNAPSHOT)
+	{
+		IvfpqSnapshotRenew();
+		(void) table_index_build_range_scan(heap, index, indexInfo, false,
+											false, false,
+											(BlockNumber) first,
+											Min(BLOCKS_A_SNAPSHOT,
+												nblocks - first),
+											offer_callback, pass, NULL);
+		flush_batch(pass);
+	}
+	return !pass->failed && IvfpqCalibrationSent(into->calibration);
+}
+
+/*
  * Finds the ground truth of the queries in *given or, if `given` is NULL, of
  * queries made of rows, for an index in use.  Returns NULL if the index is
  * untrained or has too few rows.  The caller acts as the table's owner and
  * keeps other sessions from training the index.
+ *
+ * If gpuvecd is the chosen engine, it compares the given queries with the
+ * rows.  If it fails, this session does so, unless must_serve is set, which
+ * makes the failure an ERROR.
  */
 IvfpqRemeasure *
-IvfpqRemeasureBegin(Relation heap, Relation index, IvfpqQueries *given)
+IvfpqRemeasureBegin(Relation heap, Relation index, IvfpqQueries *given,
+					bool must_serve)
 {
 	IndexInfo  *indexInfo = IvfpqIndexInfo(index);
 	IvfpqRemeasure *into = palloc0(sizeof(IvfpqRemeasure));
@@ -638,7 +676,6 @@ IvfpqRemeasureBegin(Relation heap, Relation index, IvfpqQueries *given)
 	Pass		pass = {.into = into};
 	IvfpqSample sample = {.heap = heap, .index = index,
 	.indexInfo = indexInfo, .type = &into->type};
-	BlockNumber nblocks;
 	IvfpqParallel parallel;
 
 	into->model = IvfpqModelGet(index);
@@ -657,24 +694,20 @@ IvfpqRemeasureBegin(Relation heap, Relation index, IvfpqQueries *given)
 	if (training->nqueries == 0)
 		return NULL;
 
-	/* offer all rows, and take a newer snapshot after some blocks */
 	pass.tmp = AllocSetContextCreate(CurrentMemoryContext,
 									 "gpuivfpq calibration row",
 									 ALLOCSET_DEFAULT_SIZES);
 	pass.batch = palloc((Size) BATCH_ROWS * into->model->meta.dims *
 						sizeof(float));
-	into->calibration = IvfpqCalibrationBegin(training);
-	nblocks = RelationGetNumberOfBlocks(heap);
-	for (int64 first = 0; first < nblocks; first += BLOCKS_A_SNAPSHOT)
+	pass.at_server = given != NULL && IvfpqServerIsWanted();
+	if (!offer_rows(&pass, heap, index, indexInfo))
 	{
-		IvfpqSnapshotRenew();
-		(void) table_index_build_range_scan(heap, index, indexInfo, false,
-											false, false,
-											(BlockNumber) first,
-											Min(BLOCKS_A_SNAPSHOT,
-												nblocks - first),
-											offer_callback, &pass, NULL);
-		flush_batch(&pass);
+		if (must_serve)
+			ereport(ERROR,
+					(errcode(ERRCODE_CONNECTION_FAILURE),
+					 errmsg("gpuvecd could not compare queries with rows")));
+		pass.at_server = pass.failed = false;
+		(void) offer_rows(&pass, heap, index, indexInfo);
 	}
 	IvfpqParallelInitSerial(&parallel);
 	IvfpqCalibrationFlush(into->calibration, &parallel);
@@ -708,7 +741,8 @@ IvfpqRemeasureStore(IvfpqRemeasure *remeasure, Relation index)
 bool
 IvfpqCalibrateIndex(Relation heap, Relation index, IvfpqQueries *given)
 {
-	IvfpqRemeasure *remeasure = IvfpqRemeasureBegin(heap, index, given);
+	IvfpqRemeasure *remeasure = IvfpqRemeasureBegin(heap, index, given,
+													false);
 
 	return remeasure != NULL && IvfpqRemeasureStore(remeasure, index);
 }

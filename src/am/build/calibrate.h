@@ -35,7 +35,8 @@ extern void IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
 								IvfpqMetaData *meta, IvfpqCalibMirror *mirror,
 								IvfpqParallel *parallel);
 extern IvfpqRemeasure *IvfpqRemeasureBegin(Relation heap, Relation index,
-										   IvfpqQueries *given);
+										   IvfpqQueries *given,
+										   bool must_serve);
 extern bool IvfpqRemeasureStore(IvfpqRemeasure *remeasure, Relation index);
 extern void IvfpqSetCalibratedFor(Relation index, IvfpqCalibratedFor what);
 extern void IvfpqRecallInterval(const IvfpqRecallSums *sums, double *low,

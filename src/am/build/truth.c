@@ -31,6 +31,9 @@
 /* Rows of the second level that are offered at once. */
 #define SAMPLED_ROWS	256
 
+/* Rows that gpuvecd compares at once. */
+#define PORTION_ROWS	65536
+
 /*
  * Scores of equal vectors differ by at most SAME_SCORE times the score plus
  * SAME_SQUARE times the square of the vector.
@@ -107,6 +110,86 @@ IvfpqCalibrationTake(IvfpqCalibration *calibration,
 	for (int i = 0; i < n; i++)
 		gv_topk_push(&calibration->levels[0].nearest[neighbors[i].query],
 					 neighbors[i].score, ids[neighbors[i].row]);
+}
+
+/* Begins a portion of rows.  Returns false if gpuvecd failed. */
+static bool
+begin_portion(IvfpqCalibration *calibration)
+{
+	const IvfpqTraining *training = calibration->training;
+	const IvfpqLevelTruth *truth = &calibration->levels[0];
+	GvSetSpec	spec = {.kind = GV_SET_EXACT,
+		.metric = training->gv.metric == GV_IP ? GV_SET_IP : GV_SET_L2,
+		.dims = training->gv.dims, .k = training->depth,
+	.nqueries = truth->nqueries, .nrows = PORTION_ROWS};
+
+	if (calibration->portion_ids == NULL)
+		calibration->portion_ids = palloc(PORTION_ROWS * sizeof(uint64));
+	calibration->nportion = 0;
+	calibration->portion = IvfpqRemoteSetBegin(&spec);
+	return calibration->portion != NULL &&
+		IvfpqRemoteSetPut(calibration->portion, GV_SET_QUERIES,
+						  truth->queries, truth->nqueries);
+}
+
+/*
+ * Takes the rows of the portion that are nearest to each query of level 0, and
+ * ends the portion.  Called after the last row, too.  Returns false if gpuvecd
+ * failed.
+ */
+bool
+IvfpqCalibrationSent(IvfpqCalibration *calibration)
+{
+	IvfpqLevelTruth *truth = &calibration->levels[0];
+	int			depth = calibration->training->depth;
+	bool		is_l2 = calibration->training->gv.metric != GV_IP;
+	int64		n = (int64) truth->nqueries * depth;
+	int64	   *positions;
+	double	   *distances;
+	GvSetDone	done;
+	bool		worked;
+
+	if (calibration->portion == NULL)
+		return true;
+	positions = palloc(n * sizeof(int64));
+	distances = palloc(n * sizeof(double));
+	worked = IvfpqRemoteSetRun(calibration->portion, &done) &&
+		IvfpqRemoteSetGet(calibration->portion, GV_SET_POSITIONS, 0, n,
+						  positions) &&
+		IvfpqRemoteSetGet(calibration->portion, GV_SET_DISTANCES, 0, n,
+						  distances);
+	for (int64 i = 0; worked && i < n; i++)
+		if (positions[i] >= 0)
+			gv_topk_push(&truth->nearest[i / depth], (float)
+						 (is_l2 ? distances[i] * distances[i] : distances[i]),
+						 calibration->portion_ids[positions[i]]);
+	IvfpqRemoteSetEnd(calibration->portion);
+	calibration->portion = NULL;
+	pfree(positions);
+	pfree(distances);
+	return worked;
+}
+
+/*
+ * Like IvfpqCalibrationOffer for level 0, but gpuvecd compares the rows with
+ * the queries.  Only for queries that were not made of rows, because scores
+ * are rounded in another way than that of a query's own row.  Returns false if
+ * gpuvecd failed.  Then all rows must be offered to a new calibration.
+ */
+bool
+IvfpqCalibrationSend(IvfpqCalibration *calibration, const float *rows,
+					 const uint64 *ids, int64 n)
+{
+	if (calibration->portion != NULL &&
+		calibration->nportion + n > PORTION_ROWS &&
+		!IvfpqCalibrationSent(calibration))
+		return false;
+	if (calibration->portion == NULL && !begin_portion(calibration))
+		return false;
+	memcpy(calibration->portion_ids + calibration->nportion, ids,
+		   n * sizeof(uint64));
+	calibration->nportion += n;
+	return IvfpqRemoteSetPut(calibration->portion, GV_SET_ROWS, rows, n);
 }
 
 /* Offers the sampled rows that have not been offered yet. */

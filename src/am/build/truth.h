@@ -10,6 +10,7 @@
 
 #include "am/build/parallel.h"
 #include "am/build/train.h"
+#include "client/client.h"
 #include "engine/gv_engine.h"
 
 /* Depths and recalls.  Each pair of a depth and a recall is a target. */
@@ -62,6 +63,11 @@ typedef struct IvfpqCalibration
 	int			nsampled;		/* number of sampled rows not offered yet */
 	float	   *sampled;		/* [SAMPLED_ROWS][dims] */
 	uint64	   *sampled_ids;	/* [SAMPLED_ROWS] */
+
+	/* the portion of rows that gpuvecd has got (IvfpqCalibrationSend) */
+	IvfpqRemoteSet *portion;	/* NULL: none */
+	int			nportion;
+	uint64	   *portion_ids;	/* [PORTION_ROWS] */
 } IvfpqCalibration;
 
 /* The ground truth of a query. */
@@ -91,6 +97,10 @@ extern IvfpqCalibration *IvfpqCalibrationBegin(const IvfpqTraining *training);
 extern void IvfpqCalibrationOffer(IvfpqCalibration *calibration, int level,
 								  const float *rows, const uint64 *ids,
 								  int64 n);
+extern bool IvfpqCalibrationSend(IvfpqCalibration *calibration,
+								 const float *rows, const uint64 *ids,
+								 int64 n);
+extern bool IvfpqCalibrationSent(IvfpqCalibration *calibration);
 extern void IvfpqCalibrationTake(IvfpqCalibration *calibration,
 								 const GvNeighbor *neighbors, int n,
 								 const uint64 *ids);

@@ -17,6 +17,9 @@
  * margin already.  The next sample would miss it by chance half of the time,
  * so here the measured recall itself decides.
  *
+ * A machine is busy if its load is one process per processor, or if searches
+ * wait for one another in gpuvecd.  Then a later query asks again.
+ *
  * The processor time of all measurements is limited by
  * gpuvec.auto_calibrate_budget, for each day and all databases together.  Time
  * not used accumulates for a day.  A measurement that exceeds what is left is
@@ -65,9 +68,18 @@
 
 /*
  * Time of one dimension of the distance between a row and one of many queries,
- * 1.5 s for 200,000 rows x 128 and 300 queries (test/bench/RESULTS.md).
+ * 1.5 s for 200,000 rows x 128 and 300 queries (test/bench/RESULTS.md).  If
+ * gpuvecd computes distances, a measurement takes little more than reading the
+ * table.
  */
 #define EXACT_NS		0.2
+
+/*
+ * gpuvecd has a queue if it answers at least QUEUE_BATCH searches in a batch,
+ * on the average over QUEUE_MS.
+ */
+#define QUEUE_BATCH		2
+#define QUEUE_MS		100
 
 /* Processor time used by measurements, of all databases. */
 typedef struct Budget
@@ -88,7 +100,7 @@ typedef struct Measure
 	MemoryContext tmp;			/* reset after every query */
 } Measure;
 
-int			ivfpq_auto_calibrate_budget = 600;
+double		ivfpq_auto_calibrate_budget = 600;
 #ifdef GV_TEST_BUILD
 double		ivfpq_forced_load = -1;
 #endif
@@ -153,6 +165,25 @@ is_busy(void)
 #endif
 	return getloadavg(&load, 1) == 1 &&
 		load >= (double) sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+/*
+ * Returns whether searches wait for one another in gpuvecd, since it had the
+ * status `before`.
+ */
+static bool
+has_queue(const IvfpqServerStatus *before)
+{
+	IvfpqServerStatus after;
+
+	if (!before->up)
+		return false;
+	pg_usleep(QUEUE_MS * 1000);
+	CHECK_FOR_INTERRUPTS();
+	IvfpqGetServerStatus(&after);
+	return after.batches > before->batches &&
+		after.searches - before->searches >=
+		QUEUE_BATCH * (after.batches - before->batches);
 }
 
 bool
@@ -282,15 +313,17 @@ measure_targets(const Measure *measure, uint32 targets, bool for_queries,
 
 /*
  * Takes fewer queries if the exact answers to all would use up the budget of a
- * day.  Returns false if even those to LEAST_QUERIES would.
+ * day.  Returns false if even those to LEAST_QUERIES would.  `served` says
+ * that gpuvecd finds the exact answers.
  */
 static bool
 fit_budget(Relation index, const IvfpqMetaData *meta, IvfpqQueries *queries,
-		   const char *name)
+		   bool served, const char *name)
 {
 	double		rows = (double) IvfpqCountRows(index, meta);
 	double		left = ivfpq_auto_calibrate_budget * 1e9 - rows * IVFPQ_FETCH_NS;
-	double		fits = left / (Max(rows, 1) * meta->dims * EXACT_NS);
+	double		query = served ? 0 : rows * meta->dims * EXACT_NS;
+	double		fits = left / Max(query, 1);
 
 	queries->n = (int) Min(queries->n, Max(fits, LEAST_QUERIES));
 	if (fits >= LEAST_QUERIES)
@@ -306,7 +339,7 @@ fit_budget(Relation index, const IvfpqMetaData *meta, IvfpqQueries *queries,
 /* Measures the recall, and calibrates the index if it is too low. */
 static void
 run_calibration(Relation heap, Relation index, IvfpqQueries *queries,
-				uint32 targets, const char *name)
+				uint32 targets, bool served, const char *name)
 {
 	TimestampTz begun = GetCurrentTimestamp();
 	Measure		measure = {.heap = heap, .index = index};
@@ -318,7 +351,8 @@ run_calibration(Relation heap, Relation index, IvfpqQueries *queries,
 	bool		for_queries;
 	double		excess;
 
-	with = IvfpqRemeasureBegin(heap, index, queries);
+	IvfpqInjectionPoint("calibrate: begun");
+	with = IvfpqRemeasureBegin(heap, index, queries, served);
 	if (with == NULL)
 		return;
 	IvfpqInjectionPoint("calibrate: answered");
@@ -378,18 +412,27 @@ IvfpqAutoCalibrate(Relation heap, Relation index, const char *name)
 												  ALLOCSET_DEFAULT_SIZES);
 	MemoryContext oldcontext = MemoryContextSwitchTo(context);
 	double		begun = processor_seconds();
+	IvfpqServerStatus server;
 	IvfpqQueries queries;
 	IvfpqMetaData meta;
 	uint32		targets;
+	bool		served;
 
 	PG_TRY();
 	{
 		IvfpqMetaRead(index, &meta);
-		if (IvfpqLogTake(index, &queries, &targets) &&
-			queries.n >= LEAST_QUERIES && queries.dims == meta.dims &&
-			fit_budget(index, &meta, &queries, name))
-			run_calibration(heap, index, &queries, targets, name);
-		IvfpqLogDone(index);
+		IvfpqGetServerStatus(&server);
+		served = server.up && IvfpqServerIsWanted();
+		if (has_queue(&server))
+			IvfpqInjectionPoint("calibrate: busy");
+		else
+		{
+			if (IvfpqLogTake(index, &queries, &targets) &&
+				queries.n >= LEAST_QUERIES && queries.dims == meta.dims &&
+				fit_budget(index, &meta, &queries, served, name))
+				run_calibration(heap, index, &queries, targets, served, name);
+			IvfpqLogDone(index);
+		}
 	}
 	PG_FINALLY();
 	{

@@ -53,7 +53,7 @@ extern void IvfpqAskForCalibration(Relation index);
 /* autocalibrate.c */
 
 /* setting gpuvec.auto_calibrate_budget in seconds of processor time a day */
-extern int	ivfpq_auto_calibrate_budget;
+extern double ivfpq_auto_calibrate_budget;
 #ifdef GV_TEST_BUILD
 extern double ivfpq_forced_load;	/* of a processor; -1 = the machine's */
 #endif
