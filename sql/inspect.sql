@@ -37,46 +37,6 @@ SELECT rows, trained_on, advice FROM info;
 INSERT INTO trained SELECT i, pg_temp.wave(1, 9) FROM generate_series(1, 10000) i;
 SELECT rows, regexp_replace(advice, '[0-9]+', 'N', 'g') AS advice FROM info;
 
--- rows unlike those of training: codes fall short of them
-CREATE TABLE grown (id int, v real[]) WITH (autovacuum_enabled = off);
-CREATE FUNCTION direction(i int) RETURNS real[]
-LANGUAGE sql IMMUTABLE AS
-$$ SELECT array_agg((n - floor(n) - 0.5)::real ORDER BY j)
-FROM generate_series(1, 16) j, LATERAL (VALUES (abs(sin(i * 12.9898 + j * 78.233)) * 43758.5453)) AS r (n) $$;
-CREATE FUNCTION times(v real[], by real) RETURNS real[]
-LANGUAGE sql IMMUTABLE AS $$ SELECT array_agg(x * by ORDER BY j) FROM unnest(v) WITH ORDINALITY AS u (x, j) $$;
-INSERT INTO grown SELECT i, direction(i) FROM generate_series(1, 2000) i;
-CREATE INDEX grown_ip ON grown USING gpuivfpq (v real_ip_ops);
-CREATE INDEX grown_l2 ON grown USING gpuivfpq (v);
-CREATE INDEX grown_sq8 ON grown USING gpuivfpq (v real_ip_ops) WITH (refine = sq8, pq_dim = 4);
-CREATE INDEX grown_cosine ON grown USING gpuivfpq (v real_cosine_ops);
-SELECT recall > 0.9 AS good FROM gpuvec_recall('grown_ip', 10, 200);
-SELECT relname, advice FROM info WHERE relname LIKE 'grown%' ORDER BY 1;
--- more of the same, which is not drift
-INSERT INTO grown SELECT i, direction(i) FROM generate_series(2001, 3000) i;
-SELECT relname, advice FROM info WHERE relname LIKE 'grown%' ORDER BY 1;
--- longer rows, which matter to all but cosine
-INSERT INTO grown SELECT i, times(direction(i), 2 + i % 5) FROM generate_series(3001, 4000) i;
-SELECT recall < 0.85 AS poor FROM gpuvec_recall('grown_ip', 10, 200);
-SELECT relname, regexp_replace(advice, '[0-9]+ of [0-9]+', 'N of M', 'g') AS advice FROM info
-WHERE relname LIKE 'grown%' ORDER BY 1;
--- what it says helps
-SELECT count(*) > 0 AS calibrated FROM gpuvec_calibrate('grown_ip');
-SELECT recall > 0.9 AS good FROM gpuvec_recall('grown_ip', 10, 200);
-REINDEX INDEX grown_ip;
-REINDEX INDEX grown_l2;
-REINDEX INDEX grown_sq8;
-SELECT relname, advice FROM info WHERE relname LIKE 'grown%' ORDER BY 1;
-SELECT recall > 0.9 AS good FROM gpuvec_recall('grown_ip', 10, 200);
-DROP TABLE grown;
-DROP FUNCTION direction, times;
-
--- few dimensions do not even out: nothing is said of their codes
-CREATE TABLE line AS SELECT i AS id, ARRAY[i, 1, sqrt(i)]::real[] AS v FROM generate_series(1, 3000) AS i;
-CREATE INDEX line_v ON line USING gpuivfpq (v real_cosine_ops);
-SELECT advice FROM info WHERE relname = 'line_v';
-DROP TABLE line;
-
 -- a build of few rows did not calibrate, and now there are enough
 CREATE TABLE few (id int, v real[]) WITH (autovacuum_enabled = off);
 INSERT INTO few SELECT i, pg_temp.wave(i, 8) FROM generate_series(1, 200) i;

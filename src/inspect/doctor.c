@@ -517,9 +517,7 @@ find_recall(const IndexReport *report, const IvfpqSearchParams *params)
  * Reports an index that has fewer than half of the default number of lists.
  * Either maintenance_work_mem was too small when the index was trained, or its
  * training rows were copies of few vectors.  If many rows are copies now,
- * there cannot be more lists, so there is no advice.  If many rows are unlike
- * the training rows, we do not know whether the training rows were copies, so
- * nothing is reported.
+ * there cannot be more lists, so there is no advice.
  */
 static void
 find_few_lists(const IndexReport *report)
@@ -529,7 +527,7 @@ find_few_lists(const IndexReport *report)
 	Size		bytes = IvfpqMemoryForLists(wanted, meta->dims);
 
 	if (meta->nlists == 0 || IvfpqGetOptions(report->index)->lists > 0 ||
-		meta->nlists >= wanted / 2 || report->inspection.has_drifted)
+		meta->nlists >= wanted / 2)
 		return;
 	if (report->inspection.has_copies)
 		find(report,

@@ -434,8 +434,6 @@
 	"The index was trained on %lld rows and now has %lld, so searches take longer than necessary.  %s gpuvec_train(%s, true)%s%s."
 #define DOCTOR_THEN_CALIBRATE \
 	", then call "
-#define DOCTOR_DRIFTED \
-	"Codes are imprecise for %d of %d sampled rows, which differ from the training rows.  Run REINDEX INDEX CONCURRENTLY %s; until then, call %s."
 #define DOCTOR_NOT_CALIBRATED \
 	"The index is not calibrated, so recall is only estimated.  Call %s."
 #define DOCTOR_FOR_ROWS \

@@ -3,17 +3,6 @@
  *		gpuvec_index_info, which also gives advice, gpuvec_list_stats and
  *		gpuvec_prewarm, and a hook that reports if ALTER INDEX changes an
  *		option that has no effect before REINDEX.
- *
- * Part of the advice says whether an index's codes still fit its rows.  A
- * row's code replaces the row's residual r by a codeword r^, which is the mean
- * of the training residuals that were nearest to it.  So for rows that are
- * distributed like the training rows, the inner product <r, r^> equals |r^|^2
- * on average, however coarse the codes are.  If a row's residual is much
- * longer than any codeword, <r, r^> is several times |r^|^2.  Judged by its
- * code, such a row is much nearer to its centroid than it really is, and all
- * such rows are equally near to a query.  This is worst if the metric is the
- * inner product, because the longest rows are then the nearest to every query,
- * and the codes do not show their lengths.
  */
 #include "postgres.h"
 
@@ -76,31 +65,8 @@
 #define FULL_SIGNATURE	48
 #define SIGNATURE_LISTS	50
 
-#define DRAWN		500			/* postings drawn to judge the codes */
+#define DRAWN		500			/* postings drawn to find copies */
 #define FEWEST		100			/* nothing is reported from fewer postings */
-#define FEWEST_DIMS		8		/* drift is not judged in fewer dimensions,
-								 * because the errors of few dimensions do not
-								 * average out: in a new index of 3
-								 * dimensions, a tenth of the rows was far
-								 * (see REACH) */
-
-/*
- * With m sub-quantizers, a row with residual r and codeword r^ counts as far
- * if <r, r^> / |r^|^2 is more than REACH + REACH_OF_DIMENSIONS * dims / m +
- * REACH_OF_ONE / sqrt(m).  The second term is there because codes are coarser
- * if each sub-quantizer has many dimensions, and the third because the errors
- * of few sub-quantizers do not average out.
- */
-#define REACH		1.1
-#define REACH_OF_DIMENSIONS	0.15	/* for each dimension of a sub-quantizer */
-#define REACH_OF_ONE	1.0
-
-/*
- * The codes are reported as unfit if more than this fraction of the rows drawn
- * is far.  Among rows that are distributed like the training rows, a tenth of
- * this fraction is far, even if the lengths of vectors vary a lot.
- */
-#define FAR_FRACTION	0.015
 
 /*
  * A row counts as equal to its list's centroid if the squared norm of its
@@ -117,33 +83,18 @@
 #define INFO_RECALL		11
 #define INFO_NCOLUMNS	18
 
-#define SAME_SQUARE		1e-12	/* if all codewords are zero, a row is far if
-								 * its residual's squared norm exceeds this
-								 * fraction of the row's squared norm */
-
-/*
- * A sample of the rows of a trained index.  Shows whether the codes still fit
- * the rows, and whether many rows are copies of other rows.
- */
-typedef struct Drift
+/* A sample of the rows of a trained index, which shows copies of vectors. */
+typedef struct Sample
 {
 	Relation	index;
 	IvfpqType	type;
 	const IvfpqModel *model;
 	IvfpqRerank rows;			/* fetches the rows drawn */
 	float	   *centroid;		/* [dims], of the list being read */
-	uint8	   *code;
-	double		reach;
-	bool		zeros;			/* all codewords are zero */
-
-	/* results */
 	int			drawn;			/* postings whose rows were judged */
-	int			far;			/* judged rows that are far (see REACH) */
 	int			centered;		/* judged rows that are equal to their list's
 								 * centroid */
-	bool		has_drifted;
-	bool		has_copies;
-} Drift;
+} Sample;
 
 /* An index whose options ALTER INDEX has just changed. */
 typedef struct Altered
@@ -162,73 +113,31 @@ PG_FUNCTION_INFO_V1(gpuvec_index_info);
 PG_FUNCTION_INFO_V1(gpuvec_list_stats);
 PG_FUNCTION_INFO_V1(gpuvec_prewarm);
 
-/*
- * Judges a row by its transformed vector [dims].  If all codewords are zero,
- * each training row was equal to its centroid, for example because all
- * training rows were equal.  Then a row is far if it is not equal to its
- * centroid.
- */
-static void
-judge(Drift *drift, const float *vector)
-{
-	static const int32 list = 0;
-	const GvModel *gv = &drift->model->gv;
-	double		product = 0;
-	double		square = 0;
-	double		residual_square = 0;
-	float		t;
-
-	IvfpqCheckStatus(gv_encode(gv, vector, drift->centroid, &list, 1, 1,
-							   drift->code, &t));
-	for (int j = 0; j < gv->m; j++)
-	{
-		int			start = gv_sub_start(gv, j);
-		int			dims = gv_sub_start(gv, j + 1) - start;
-		int			code = drift->code[j / 2] >> (j % 2 * 4) & 0xF;
-		const float *word = gv->codebooks +
-		(Size) GV_CODEWORDS * start + code * dims;
-
-		for (int d = 0; d < dims; d++)
-		{
-			double		residual = (double) vector[start + d] -
-			drift->centroid[start + d];
-
-			product += residual * word[d];
-			square += (double) word[d] * word[d];
-			residual_square += residual * residual;
-		}
-	}
-	drift->drawn++;
-	if (drift->zeros)
-		drift->far += residual_square >
-			SAME_SQUARE * gv_square(vector, gv->dims);
-	else if (gv->dims >= FEWEST_DIMS && square > 0)
-		drift->far += product / square > drift->reach;
-	drift->centered += residual_square <= CENTERED_SQUARE;
-}
-
 /* Judges a row of the list being read, if the snapshot sees the row. */
 static void
-look_at_row(Drift *drift, const ItemPointerData *tid)
+look_at_row(Sample *sample, const ItemPointerData *tid)
 {
-	const IvfpqModel *model = drift->model;
+	const IvfpqModel *model = sample->model;
 	MemoryContext oldcontext;
 	int			dims;
-	const float *raw = IvfpqRerankFetchVector(&drift->rows, &drift->type,
+	const float *raw = IvfpqRerankFetchVector(&sample->rows, &sample->type,
 											  IvfpqTidToId(tid), &dims);
 
 	if (raw == NULL)
 		return;
-	oldcontext = MemoryContextSwitchTo(drift->rows.context);
+	oldcontext = MemoryContextSwitchTo(sample->rows.context);
 	if (dims == model->meta.dims)
 	{
 		float	   *vector = palloc(dims * sizeof(float));
 
-		IvfpqTransform(drift->index, model, raw, vector);
-		judge(drift, vector);
+		IvfpqTransform(sample->index, model, raw, vector);
+		for (int d = 0; d < dims; d++)
+			vector[d] -= sample->centroid[d];
+		sample->drawn++;
+		sample->centered += gv_square(vector, dims) <= CENTERED_SQUARE;
 	}
 	MemoryContextSwitchTo(oldcontext);
-	IvfpqRerankDone(&drift->rows);
+	IvfpqRerankDone(&sample->rows);
 }
 
 /*
@@ -238,9 +147,9 @@ look_at_row(Drift *drift, const ItemPointerData *tid)
  * numbers.
  */
 static void
-look_at_lists(Drift *drift, int64 postings)
+look_at_lists(Sample *sample, int64 postings)
 {
-	const IvfpqMetaData *meta = &drift->model->meta;
+	const IvfpqMetaData *meta = &sample->model->meta;
 	uint64		numbers[DRAWN]; /* of the postings drawn, ascending */
 	IvfpqListReader reader;
 	IvfpqBlockView view;
@@ -252,7 +161,7 @@ look_at_lists(Drift *drift, int64 postings)
 		numbers[i] = pg_prng_uint64_range(&pg_global_prng_state, 0,
 										  postings - 1);
 	IvfpqSortNumbers(numbers, DRAWN);
-	IvfpqListReaderInit(&reader, drift->index, meta, &drift->model->layout,
+	IvfpqListReaderInit(&reader, sample->index, meta, &sample->model->layout,
 						NULL);
 	for (int list = 0; list < meta->nlists && done < DRAWN; list++)
 	{
@@ -261,14 +170,14 @@ look_at_lists(Drift *drift, int64 postings)
 		int			end = done;
 
 		CHECK_FOR_INTERRUPTS();
-		IvfpqDirEntryRead(drift->index, meta, list, &entry);
+		IvfpqDirEntryRead(sample->index, meta, list, &entry);
 		first += entry.nitems - entry.ndead;
 		while (end < DRAWN && numbers[end] < (uint64) first)
 			end++;
 		if (end == done)
 			continue;
-		IvfpqArrayFetch(drift->index, meta->centroids, meta->dims, list,
-						drift->centroid);
+		IvfpqArrayFetch(sample->index, meta->centroids, meta->dims, list,
+						sample->centroid);
 		IvfpqListOpen(&reader, list);
 		while (done < end && IvfpqListNext(&reader, &view))
 			for (int i = 0; i < IVFPQ_BLOCK_POSTINGS; i++)
@@ -276,7 +185,7 @@ look_at_lists(Drift *drift, int64 postings)
 				if ((view.live & (1U << i)) == 0)
 					continue;
 				for (; done < end && numbers[done] == (uint64) next; done++)
-					look_at_row(drift, &view.tids[i]);
+					look_at_row(sample, &view.tids[i]);
 				next++;
 			}
 		done = end;
@@ -285,52 +194,41 @@ look_at_lists(Drift *drift, int64 postings)
 }
 
 /*
- * Sets *drift for an index with this many live postings.  If the index is
- * trained, judges a sample of its rows, and sets has_drifted and has_copies.
- * An inspection must not run code of the index's owner, so the rows of an
- * index on an expression are not judged.  The caller has an active snapshot.
+ * Returns whether many rows of a trained index with this many live postings
+ * are copies of few vectors.  An inspection must not run code of the index's
+ * owner, so the rows of an index on an expression are not judged.  The caller
+ * has an active snapshot.
  */
-static void
-look_for_drift(Relation heap, Relation index, int64 postings, Drift *drift)
+static bool
+has_copies(Relation heap, Relation index, int64 postings)
 {
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
-												  "gpuivfpq drift",
+												  "gpuivfpq copies",
 												  ALLOCSET_DEFAULT_SIZES);
 	MemoryContext oldcontext = MemoryContextSwitchTo(context);
-	const IvfpqModel *model = IvfpqModelGet(index);
+	Sample		sample = {.index = index, .model = IvfpqModelGet(index)};
 
-	memset(drift, 0, sizeof(*drift));
-	if (model->meta.nlists > 0 && postings > 0 &&
+	if (sample.model->meta.nlists > 0 && postings > 0 &&
 		index->rd_index->indisvalid &&
 		index->rd_index->indkey.values[0] != 0)
 	{
-		drift->index = index;
-		drift->model = model;
-		IvfpqTypeInit(&drift->type, index);
-		drift->reach = REACH +
-			REACH_OF_DIMENSIONS * model->gv.dims / model->gv.m +
-			REACH_OF_ONE / sqrt(model->gv.m);
-		drift->zeros = gv_square(model->gv.codebooks,
-								 GV_CODEWORDS * model->gv.dims) == 0;
-		drift->centroid = palloc(model->meta.dims * sizeof(float));
-		drift->code = palloc(gv_code_bytes(model->gv.m));
-		IvfpqRerankBegin(&drift->rows, heap, index, GetActiveSnapshot());
-		look_at_lists(drift, postings);
-		IvfpqRerankEnd(&drift->rows);
+		IvfpqTypeInit(&sample.type, index);
+		sample.centroid = palloc(sample.model->meta.dims * sizeof(float));
+		IvfpqRerankBegin(&sample.rows, heap, index, GetActiveSnapshot());
+		look_at_lists(&sample, postings);
+		IvfpqRerankEnd(&sample.rows);
 	}
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextDelete(context);
-	drift->has_drifted = drift->drawn >= FEWEST &&
-		drift->far > FAR_FRACTION * drift->drawn;
-	drift->has_copies = drift->drawn >= FEWEST &&
-		drift->centered > CENTERED_FRACTION * drift->drawn;
+	return sample.drawn >= FEWEST &&
+		sample.centered > CENTERED_FRACTION * sample.drawn;
 }
 
 /*
  * Returns whether an index is probably untrained because nearly all of its
  * `pending` rows are equal.  Compares the hashes of a sample of the rows'
  * vectors.  Returns false for an index on an expression, whose rows are not
- * judged (look_for_drift).
+ * judged (has_copies).
  */
 static bool
 looks_equal(Relation heap, Relation index, int64 pending)
@@ -500,8 +398,7 @@ has_worker(Relation index, const IvfpqMetaData *meta, int64 pending)
 
 /* Returns a sentence that says what to do about an index, or NULL. */
 static char *
-make_advice(Relation heap, Relation index, const IvfpqInspection *inspection,
-			const Drift *drift)
+make_advice(Relation heap, Relation index, const IvfpqInspection *inspection)
 {
 	const IvfpqMetaData *meta = &inspection->meta;
 	const IvfpqListTotals *totals = &inspection->totals;
@@ -541,9 +438,6 @@ make_advice(Relation heap, Relation index, const IvfpqInspection *inspection,
 						"Call", literal,
 						for_rows ? "" : DOCTOR_THEN_CALIBRATE,
 						for_rows ? "" : calibrate);
-	if (drift->has_drifted)
-		return psprintf(DOCTOR_DRIFTED,
-						drift->far, drift->drawn, name, calibrate);
 	if (meta->rows_at_calibration == 0 && IvfpqCalibrationQueries(rows) > 0)
 		return psprintf(DOCTOR_NOT_CALIBRATED,
 						calibrate);
@@ -577,7 +471,7 @@ make_advice(Relation heap, Relation index, const IvfpqInspection *inspection,
 						is_temporary ? "Call" : DOCTOR_PENDING_VACUUM,
 						literal);
 	/* copies of one vector cannot be divided among lists */
-	if (!drift->has_copies &&
+	if (!inspection->has_copies &&
 		totals->longest * meta->nlists > MAX_LIST_IMBALANCE * totals->live)
 		return psprintf(DOCTOR_LONG_LIST,
 						totals->longest_list, (long long) totals->longest,
@@ -595,7 +489,6 @@ IvfpqInspect(Relation heap, Relation index, IvfpqInspection *inspection)
 {
 	IvfpqMetaData *meta = &inspection->meta;
 	IvfpqIdentity caller;
-	Drift		drift;
 	ItemPointerData first = {0};
 	int			dims = 0;
 	int			first_dims = 0;
@@ -609,9 +502,8 @@ IvfpqInspect(Relation heap, Relation index, IvfpqInspection *inspection)
 	IvfpqMetaRead(index, meta); /* training may have moved pending rows to
 								 * lists meanwhile */
 	IvfpqSumLists(index, meta, &inspection->totals);
-	look_for_drift(heap, index, inspection->totals.live, &drift);
-	inspection->has_copies = drift.has_copies;
-	inspection->has_drifted = drift.has_drifted;
+	inspection->has_copies = has_copies(heap, index,
+										inspection->totals.live);
 	inspection->has_worker = has_worker(index, meta, inspection->pending);
 
 	/*
@@ -631,7 +523,7 @@ IvfpqInspect(Relation heap, Relation index, IvfpqInspection *inspection)
 		psprintf(DOCTOR_MISMATCHED,
 				 (long long) mismatched, ItemPointerGetBlockNumber(&first),
 				 ItemPointerGetOffsetNumber(&first), first_dims, dims) :
-		make_advice(heap, index, inspection, &drift);
+		make_advice(heap, index, inspection);
 }
 
 /* Returns a recall of the metapage in double precision, without its noise. */

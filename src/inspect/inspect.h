@@ -17,7 +17,6 @@ typedef struct IvfpqInspection
 	IvfpqListTotals totals;
 	int64		pending;
 	bool		has_copies;		/* many rows are copies of few vectors */
-	bool		has_drifted;	/* many rows are unlike the training rows */
 	bool		has_worker;		/* has rows to train on or to move into lists,
 								 * and a background worker that does so now or
 								 * next */
