@@ -5,8 +5,8 @@ One row in --times is loaded and indexed.  The others come in --parts, each of
 which makes the table as many times larger as the part before, with VACUUM
 behind it, as autovacuum would; then the training worker is awaited.  A copy of
 the table gets a fresh index.  For each value of gpuvec.recall: recall@10 of
-queries that are not in the table, postings read, and queries/s of pgbench, one
-client, prepared, of both tables in turns; medians.
+queries that are not in the table, postings read, and the session's processor
+time of a query, of both tables in turns; medians.
 
 Runs in the cluster that libpq's environment variables name, on real[] columns;
 test/bench/run.sh makes that cluster.
@@ -26,7 +26,7 @@ K = 10
 
 def parse_arguments():
     parser = server.parser(__doc__, recall=[.90, .95, .99], queries=1000,
-                           options="", rounds=5, seconds=2,
+                           options="", rounds=5,
                            maintenance_work_mem="1GB")
     parser.add_argument("data", nargs="?", default="sentences:100000")
     parser.add_argument("--times", type=float, default=100)
@@ -69,27 +69,35 @@ def measure(conn, args, judge):
                 conn, table + "_v",
                 server.nearest(table, "<->", QUERIES, "%s", K), judge)
             points[table, target] = {"recall": float(recall.mean()),
-                                     "counts": counts, "rates": []}
-    for i in range(args.rounds):
+                                     "counts": counts, "us": []}
+    for _ in range(args.rounds):
         for (table, target), point in points.items():
-            point["rates"].append(server.rate(
-                {"gpuvec.recall": target, "enable_seqscan": "off"},
-                server.nearest(table, "<->", QUERIES, ":i", K),
-                len(judge.query), args.seconds))
+            server.set_all(conn, {"gpuvec.recall": target})
+            point["us"].append(query_us(conn, table, len(judge.query)))
     return points
 
 
+def query_us(conn, table, nqueries):
+    """Processor time of the session a query."""
+    statement = server.nearest(table, "<->", QUERIES, "%s", K)
+    pid = conn.info.backend_pid
+    before = server.processor_s(pid)
+    for i in range(nqueries):
+        conn.execute(statement, [i], prepare=True).fetchall()
+    return (server.processor_s(pid) - before) * 1e6 / nqueries
+
+
 def text_table(args, points):
-    rows = [["target", "index", "recall", "postings", "queries/s", "times"]]
+    rows = [["target", "index", "recall", "postings", "us", "times"]]
     for target in args.recall:
-        rates = {table: statistics.median(points[table, target]["rates"])
-                 for table in (GROWN, FRESH)}
+        us = {table: statistics.median(points[table, target]["us"])
+              for table in (GROWN, FRESH)}
         for table in (GROWN, FRESH):
             point = points[table, target]
             rows.append(["%.2f" % target, table[2:], "%.4f" % point["recall"],
                          "%.0f" % point["counts"]["postings"],
-                         "%.0f" % rates[table],
-                         "%.2f" % (rates[FRESH] / rates[table])])
+                         "%.0f" % us[table],
+                         "%.2f" % (us[table] / us[FRESH])])
     return report.table(rows, "llrrrr")
 
 
