@@ -10,6 +10,8 @@ NAME is one of
                        all-MiniLM-L6-v2 (Apache 2.0), on a card if torch finds
                        one; ROWS rows of the base, all that the sources give
                        when left out
+  sift[:ROWS]          SIFT descriptors x 128 of pictures in Debian packages;
+                       the queries' pictures give no rows
   synthetic:N:D:SEED   random vectors with a low-dimensional structure
   clustered:N:D:SEED   N / 100 Gaussian clusters, uneven in size and width; a
                        tenth of the rows equal another one, and N / 2500 rows
@@ -32,11 +34,13 @@ Debian archive (see texts.py) and stays under build/ (git-ignored).  Packages
 that are installed already are used as they are.
 """
 import argparse
+import glob
 import gzip
 import importlib.util
 import json
 import lzma
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -54,12 +58,13 @@ PIP_PACKAGES = {
     "clustered": ["numpy"],
     "glove": ["numpy", "pyarrow"],
     "sentences": ["numpy", "onnx", "onnxruntime", "tokenizers"],
+    "sift": ["numpy", "opencv-python-headless"],
     "bench": ["numpy", "psycopg[binary]"],
     "plot": ["numpy", "psycopg[binary]", "matplotlib"],
     "faiss": ["numpy", "psycopg[binary]", "matplotlib", "faiss-cpu"],
 }
 # of packages that are named otherwise
-MODULES = {"faiss-cpu": "faiss"}
+MODULES = {"faiss-cpu": "faiss", "opencv-python-headless": "cv2"}
 CARD_PACKAGES = {
     "sentences": ["numpy", "torch", "transformers", "tokenizers"]}
 SEED = 20240607                 # of the shuffles: same sources, same sets
@@ -203,6 +208,55 @@ def embedded(texts, queries, source, model):
                         "redistribution as a whole"})
 
 
+PICTURES = ["plasma-workspace-wallpapers", "mate-backgrounds",
+            "gnome-backgrounds", "ukui-wallpapers", "lomiri-wallpapers-16.04",
+            "lomiri-wallpapers-20.04"]
+MAX_SIDE = 4096                 # of a picture, in pixels
+HELD_PICTURES = 10              # one of so many is for queries
+
+
+def gray_pictures():
+    """Each picture once, though packages have some in many sizes."""
+    import cv2
+    import numpy as np
+    seen = set()
+    for package in PICTURES:
+        folder = sources.unpacked(package)
+    for path in sorted(glob.glob(folder + "/usr/share/**/*.*",
+                                 recursive=True)):
+        if os.path.islink(path) or not re.search(r"\.(jpe?g|png|webp)$", path):
+            continue
+        picture = cv2.imread(path, cv2.IMREAD_GRAYSCALE)
+        if picture is None:
+            continue
+        tiny = cv2.resize(picture, (16, 16), interpolation=cv2.INTER_AREA)
+        shape = (tiny > np.median(tiny)).tobytes()
+        if shape in seen:
+            continue
+        seen.add(shape)
+        scale = min(MAX_SIDE / max(picture.shape), 1)
+        yield cv2.resize(picture, None, fx=scale, fy=scale,
+                         interpolation=cv2.INTER_AREA)
+
+
+def make_sift(nqueries, args):
+    import cv2
+    import numpy as np
+    sift = cv2.SIFT_create()
+    found = [descriptors for descriptors in (
+        sift.detectAndCompute(picture, None)[1]
+        for picture in gray_pictures()) if descriptors is not None]
+    queries, base = [], []
+    for i, descriptors in enumerate(found):
+        (queries if i % HELD_PICTURES == 0 else base).append(descriptors)
+    rng = np.random.default_rng(SEED)
+    query = rng.permutation(np.concatenate(queries))[:nqueries]
+    rows = rng.permutation(np.concatenate(base))
+    return (rows[:int(args[0])] if args else rows, query, None, None,
+            {"source": "SIFT of %d pictures" % len(found),
+             "licence": "pictures: as the packages that they are from"})
+
+
 LATENT, CLUSTERS = 24, 4096     # of synthetic rows
 
 
@@ -269,7 +323,7 @@ def make_clustered(nqueries, args):
     return rows, queries, None, None, {"seed": seed, "clusters": nclusters}
 
 
-MAKERS = {"glove": make_glove, "sentences": make_sentences,
+MAKERS = {"glove": make_glove, "sentences": make_sentences, "sift": make_sift,
           "synthetic": make_synthetic, "clustered": make_clustered}
 GENERATED = ("synthetic", "clustered")      # NAME:N:D:SEED
 NAMES = ("%s, synthetic:N:D:SEED or clustered:N:D:SEED" % ", ".join(

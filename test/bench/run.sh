@@ -7,6 +7,7 @@
 # PROGRAM is one of these, in a throw-away cluster:
 #   compare   gpuivfpq beside pgvector's hnsw and ivfflat and beside exact
 #             search (when left out)
+#   ivfadc    how often the nearest row is among the first that codes find
 #   inserts   COPY and INSERT into indexed tables, beside the same
 #   growth    an index that grew a hundredfold beside a fresh one
 #   where     searches under conditions, beside hnsw's iterative scans; --keys:
@@ -35,7 +36,7 @@
 # each with options of its own (test/bench/PROGRAM.py --help).
 #
 # DATA is what test/bench/data.py makes (sentences:100000 when left out), or
-# glove:ROWS.  Builds gpuvec and, but for growth, targets, foreign and many, pgvector
+# glove:ROWS.  Builds gpuvec and, but for programs that measure it alone, pgvector
 # with its authors' flags (-march=native, unless PGVECTOR_OPTFLAGS says otherwise)
 # into a private copy of PostgreSQL, starts a cluster, and writes tables, JSON
 # files and plots to build/bench/.  Data sets are kept in build/data, or where
@@ -75,7 +76,7 @@ main() {
 	setsql)
 		exec "$GV_ROOT/test/gpu/run.sh" sets -- "${@:2}"
 		;;
-	compare | growth | inserts | targets | depths | where | vectordbbench | foreign | many | large | vast)
+	compare | growth | inserts | ivfadc | targets | depths | where | vectordbbench | foreign | many | large | vast)
 		program=$1
 		shift
 		;;
@@ -89,7 +90,7 @@ main() {
 	gv_copy_source src
 	gv_build src
 	case $program in
-	growth | targets | foreign | many) ;;
+	growth | ivfadc | targets | foreign | many) ;;
 	*)
 		export PGVECTOR_OPTFLAGS=${PGVECTOR_OPTFLAGS--march=native}
 		"$GV_ROOT/test/pgvector.sh" "$GV_PG_CONFIG" ||

@@ -31,8 +31,11 @@
 /* Rows of the second level that are offered at once. */
 #define SAMPLED_ROWS	256
 
-/* Rows that gpuvecd compares at once. */
-#define PORTION_ROWS	65536
+/*
+ * Rows that gpuvecd compares at once.  They take little memory there, so that
+ * no mirror has to be evicted.
+ */
+#define PORTION_ROWS(dims)	((8 << 20) / (dims))
 
 /*
  * Scores of equal vectors differ by at most SAME_SCORE times the score plus
@@ -118,13 +121,14 @@ begin_portion(IvfpqCalibration *calibration)
 {
 	const IvfpqTraining *training = calibration->training;
 	const IvfpqLevelTruth *truth = &calibration->levels[0];
+	int			nrows = PORTION_ROWS(training->gv.dims);
 	GvSetSpec	spec = {.kind = GV_SET_EXACT,
 		.metric = training->gv.metric == GV_IP ? GV_SET_IP : GV_SET_L2,
 		.dims = training->gv.dims, .k = training->depth,
-	.nqueries = truth->nqueries, .nrows = PORTION_ROWS};
+	.nqueries = truth->nqueries, .nrows = nrows};
 
 	if (calibration->portion_ids == NULL)
-		calibration->portion_ids = palloc(PORTION_ROWS * sizeof(uint64));
+		calibration->portion_ids = palloc(nrows * sizeof(uint64));
 	calibration->nportion = 0;
 	calibration->portion = IvfpqRemoteSetBegin(&spec);
 	return calibration->portion != NULL &&
@@ -181,7 +185,7 @@ IvfpqCalibrationSend(IvfpqCalibration *calibration, const float *rows,
 					 const uint64 *ids, int64 n)
 {
 	if (calibration->portion != NULL &&
-		calibration->nportion + n > PORTION_ROWS &&
+		calibration->nportion + n > PORTION_ROWS(calibration->training->gv.dims) &&
 		!IvfpqCalibrationSent(calibration))
 		return false;
 	if (calibration->portion == NULL && !begin_portion(calibration))

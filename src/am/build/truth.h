@@ -67,7 +67,7 @@ typedef struct IvfpqCalibration
 	/* the portion of rows that gpuvecd has got (IvfpqCalibrationSend) */
 	IvfpqRemoteSet *portion;	/* NULL: none */
 	int			nportion;
-	uint64	   *portion_ids;	/* [PORTION_ROWS] */
+	uint64	   *portion_ids;	/* [nportion] their TIDs */
 } IvfpqCalibration;
 
 /* The ground truth of a query. */
