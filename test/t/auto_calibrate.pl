@@ -303,9 +303,24 @@ $from = -s $node->logfile;
 gives($node, 'SELECT ask_part(500001, 500300)', '3000', 'an index on an expression');
 calibrates('its owner\'s worker', 'public.items_part');
 
+# ... which uses up the budget even if its code never ends
+$node->safe_psql('postgres', q{
+	CREATE OR REPLACE FUNCTION part(v real[]) RETURNS real[] IMMUTABLE LANGUAGE plpgsql AS
+		'BEGIN WHILE current_query() IS NULL LOOP END LOOP; RETURN v; END'});
+set(auto_calibrate_budget => 1, training_timeout => 1500);
+for my $what ('terminated', 'no time is left')
+{
+	$from = -s $node->logfile;
+	$node->safe_psql('postgres', q{SELECT gpuvec_forget_queries('items_part'); SELECT ask_part(500001, 500300)});
+	log_has($node, qr/FATAL:  terminating calibration of index "public.items_part"/, $from, $what) if $what eq 'terminated';
+}
+comes($node, "SELECT ($workers) = 0", 'the worker is gone');
+rests('no time is left');
+
 # -- gpuvecd finds the exact answers; its queue counts as load
 $node->append_conf('postgresql.conf', "gpuvec.server = 'cpu'\ngpuvec.engine = 'gpu'\n");
 $node->restart;
+set(auto_calibrate_budget => 600, training_timeout => 60000);
 soon_up($node, 'restarted');
 sub sets { return stat_of($node, 'jobs_by_server') }
 my $own = q{ARRAY(SELECT question(g) FROM generate_series(1, 300) AS g)};

@@ -36,6 +36,7 @@
 #include "access/relscan.h"
 #include "access/xact.h"
 #include "miscadmin.h"
+#include "storage/ipc.h"
 #include "storage/lwlock.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
@@ -144,13 +145,22 @@ spend(double seconds)
 	double		left;
 
 	LWLockAcquire(budget->lock, LW_EXCLUSIVE);
-	budget->used -= (now - budget->since) / (double) USECS_PER_SEC *
-		ivfpq_auto_calibrate_budget / DAY_SECONDS;
+	/* the clock may have been set back */
+	if (now > budget->since)
+		budget->used -= (now - budget->since) / (double) USECS_PER_SEC *
+			ivfpq_auto_calibrate_budget / DAY_SECONDS;
 	budget->used = Max(budget->used, 0) + seconds;
 	budget->since = now;
 	left = ivfpq_auto_calibrate_budget - budget->used;
 	LWLockRelease(budget->lock);
 	return left;
+}
+
+/* Charges a measurement that has ended, perhaps with the process. */
+static void
+charge(int code, Datum begun)
+{
+	(void) spend(processor_seconds() - *(double *) DatumGetPointer(begun));
 }
 
 /* Returns whether other processes need all processors. */
@@ -418,7 +428,7 @@ IvfpqAutoCalibrate(Relation heap, Relation index, const char *name)
 	uint32		targets;
 	bool		served;
 
-	PG_TRY();
+	PG_ENSURE_ERROR_CLEANUP(charge, PointerGetDatum(&begun));
 	{
 		IvfpqMetaRead(index, &meta);
 		IvfpqGetServerStatus(&server);
@@ -434,11 +444,8 @@ IvfpqAutoCalibrate(Relation heap, Relation index, const char *name)
 			IvfpqLogDone(index);
 		}
 	}
-	PG_FINALLY();
-	{
-		(void) spend(processor_seconds() - begun);
-	}
-	PG_END_TRY();
+	PG_END_ENSURE_ERROR_CLEANUP(charge, PointerGetDatum(&begun));
+	charge(0, PointerGetDatum(&begun));
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextDelete(context);
 }
