@@ -91,8 +91,10 @@ sub rests
 
 sub again
 {
+	my ($n) = @_;
+
 	$node->safe_psql('postgres', q{SELECT gpuvec_forget_queries('items_e')});
-	return ask(300);
+	return ask($n // 300);
 }
 
 sub set
@@ -275,6 +277,15 @@ calibrates('... and then');
 
 # -- growth: the worker trains it again, and the next question has it calibrated
 $node->safe_psql('postgres', 'INSERT INTO items SELECT g, g % 10, cluster_row(g, 0.3) FROM generate_series(100001, 165000) AS g');
+# targets that nobody would restore are not given up: there are too few queries, or no time
+$node->safe_psql('postgres', q{SELECT gpuvec_forget_queries('items_e'); SET gpuvec.keep_queries = on;
+	SELECT ask(1, 1) FROM generate_series(1, 150); VACUUM items});
+gives($node, $workers, '0', 'one query repeated: not trained');
+set(auto_calibrate_budget => 0);
+again(150);
+$node->safe_psql('postgres', 'VACUUM items');
+gives($node, $workers, '0', 'without a budget: not trained');
+set(auto_calibrate_budget => 600);
 $from = -s $node->logfile;
 $node->safe_psql('postgres', 'VACUUM items');
 log_has($node, qr/LOG:  trained index "public.items_e"/, $from, 'it has outgrown its training');
@@ -348,7 +359,7 @@ comes($node, "SELECT ($workers) = 0", '... and ends');
 unlike(slurp_file($node->logfile, $from), qr/calibrated index/, '... without calibration');
 $node->safe_psql('postgres', q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%gpuvec_search%' AND pid <> pg_backend_pid()});
 eval { $job->quit };
-set(fault => 'wait 1 calibrate: begun');
+set(fault => 'wait 1 calibrate: begun', auto_calibrate_budget => 0.01);
 $holder = hold($node);
 again();
 is_held($node, 'the worker has begun');

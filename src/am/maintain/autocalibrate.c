@@ -322,19 +322,49 @@ measure_targets(const Measure *measure, uint32 targets, bool for_queries,
 }
 
 /*
+ * Returns how many queries can be answered exactly with the budget of a day,
+ * by gpuvecd if `served` is set.
+ */
+static double
+affordable_queries(double rows, int dims, bool served)
+{
+	double		left = ivfpq_auto_calibrate_budget * 1e9 - rows * IVFPQ_FETCH_NS;
+	double		query = served ? 0 : rows * dims * EXACT_NS;
+
+	return left / Max(query, 1);
+}
+
+/*
+ * Returns whether an index that is trained again will be calibrated with its
+ * queries again: the query log has enough of them, and so has the budget.
+ */
+bool
+IvfpqWillCalibrate(Relation index, const IvfpqMetaData *meta, int64 rows)
+{
+	IvfpqServerStatus server;
+
+	if (!IvfpqLogSuffices(index))
+		return false;
+	IvfpqGetServerStatus(&server);
+	return affordable_queries((double) rows, meta->dims,
+							  server.up && IvfpqServerIsWanted()) >=
+		LEAST_QUERIES;
+}
+
+/*
  * Takes fewer queries if the exact answers to all would use up the budget of a
  * day.  Returns false if even those to LEAST_QUERIES would.  `served` says
- * that gpuvecd finds the exact answers.
+ * that gpuvecd finds the exact answers.  Sets *must_serve if the budget does
+ * not suffice without gpuvecd.
  */
 static bool
 fit_budget(Relation index, const IvfpqMetaData *meta, IvfpqQueries *queries,
-		   bool served, const char *name)
+		   bool served, bool *must_serve, const char *name)
 {
 	double		rows = (double) IvfpqCountRows(index, meta);
-	double		left = ivfpq_auto_calibrate_budget * 1e9 - rows * IVFPQ_FETCH_NS;
-	double		query = served ? 0 : rows * meta->dims * EXACT_NS;
-	double		fits = left / Max(query, 1);
+	double		fits = affordable_queries(rows, meta->dims, served);
 
+	*must_serve = affordable_queries(rows, meta->dims, false) < LEAST_QUERIES;
 	queries->n = (int) Min(queries->n, Max(fits, LEAST_QUERIES));
 	if (fits >= LEAST_QUERIES)
 		return true;
@@ -349,7 +379,7 @@ fit_budget(Relation index, const IvfpqMetaData *meta, IvfpqQueries *queries,
 /* Measures the recall, and calibrates the index if it is too low. */
 static void
 run_calibration(Relation heap, Relation index, IvfpqQueries *queries,
-				uint32 targets, bool served, const char *name)
+				uint32 targets, bool must_serve, const char *name)
 {
 	TimestampTz begun = GetCurrentTimestamp();
 	Measure		measure = {.heap = heap, .index = index};
@@ -362,7 +392,7 @@ run_calibration(Relation heap, Relation index, IvfpqQueries *queries,
 	double		excess;
 
 	IvfpqInjectionPoint("calibrate: begun");
-	with = IvfpqRemeasureBegin(heap, index, queries, served);
+	with = IvfpqRemeasureBegin(heap, index, queries, must_serve);
 	if (with == NULL)
 		return;
 	IvfpqInjectionPoint("calibrate: answered");
@@ -427,6 +457,7 @@ IvfpqAutoCalibrate(Relation heap, Relation index, const char *name)
 	IvfpqMetaData meta;
 	uint32		targets;
 	bool		served;
+	bool		must_serve;
 
 	PG_ENSURE_ERROR_CLEANUP(charge, PointerGetDatum(&begun));
 	{
@@ -439,8 +470,9 @@ IvfpqAutoCalibrate(Relation heap, Relation index, const char *name)
 		{
 			if (IvfpqLogTake(index, &queries, &targets) &&
 				queries.n >= LEAST_QUERIES && queries.dims == meta.dims &&
-				fit_budget(index, &meta, &queries, served, name))
-				run_calibration(heap, index, &queries, targets, served, name);
+				fit_budget(index, &meta, &queries, served, &must_serve, name))
+				run_calibration(heap, index, &queries, targets, must_serve,
+								name);
 			IvfpqLogDone(index);
 		}
 	}

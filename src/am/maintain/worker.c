@@ -245,15 +245,19 @@ IvfpqHasOutgrown(Relation index, const IvfpqMetaData *meta, int64 rows)
 /*
  * Returns whether the worker should train the index again.  An index that was
  * calibrated for queries is left alone, because its targets would be lost,
- * unless the query log has queries: the next one has them calibrated again.
+ * unless the next query has it calibrated again.
  */
 static bool
 has_outgrown(Relation index, const IvfpqMetaData *meta)
 {
-	return meta->nlists > 0 &&
+	int64		rows;
+
+	if (meta->nlists == 0)
+		return false;
+	rows = IvfpqCountRows(index, meta);
+	return IvfpqHasOutgrown(index, meta, rows) &&
 		(IvfpqGetOptions(index)->calibrated_for == IVFPQ_FOR_ROWS ||
-		 IvfpqLogSuffices(index)) &&
-		IvfpqHasOutgrown(index, meta, IvfpqCountRows(index, meta));
+		 IvfpqWillCalibrate(index, meta, rows));
 }
 
 /*

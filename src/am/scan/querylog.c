@@ -681,6 +681,30 @@ IvfpqLogQuery(Relation index, const IvfpqMetaData *meta, const float *query,
 	}
 }
 
+/*
+ * Sets places [SAMPLE_QUERIES] to those of the last queries that differ, the
+ * newest first, in a ring that is locked, and returns their number.  With
+ * gpuvec.keep_queries, queries may be kept repeatedly.
+ */
+static int
+find_sample(const Ring *ring, int *places)
+{
+	int			kept = (int) Min(ring->nasked, ring->capacity);
+	int			n = 0;
+
+	for (int i = 0; i < kept && n < SAMPLE_QUERIES; i++)
+	{
+		int			place = (int) ((ring->nasked - 1 - i) % ring->capacity);
+		bool		known = false;
+
+		for (int j = 0; j < n; j++)
+			known |= ring->hashes[place] == ring->hashes[places[j]];
+		if (!known)
+			places[n++] = place;
+	}
+	return n;
+}
+
 /* Finds out whether a measurement is due, and whether it has queries. */
 static void
 look_at_ring(Relation index, bool *due, bool *suffices)
@@ -694,12 +718,15 @@ look_at_ring(Relation index, bool *due, bool *suffices)
 	slot = find_slot(index);
 	if (slot >= 0)
 	{
-		const Ring *ring;
+		Ring	   *ring;
+		int			places[SAMPLE_QUERIES];
 
 		attach_ring(slot);
 		ring = attached[slot].ring;
+		LWLockAcquire(&ring->lock, LW_SHARED);
 		*due = ring->is_due;
-		*suffices = ring->nasked >= NEW_QUERIES;
+		*suffices = find_sample(ring, places) >= NEW_QUERIES;
+		LWLockRelease(&ring->lock);
 	}
 	LWLockRelease(shared->lock);
 }
@@ -739,27 +766,20 @@ IvfpqLogTake(Relation index, IvfpqQueries *queries, uint32 *targets)
 	{
 		Ring	   *ring;
 		float	   *vectors;
+		int			places[SAMPLE_QUERIES];
 		int			n;
 
 		attach_ring(slot);
 		ring = attached[slot].ring;
-		n = (int) Min(ring->nasked, Min(ring->capacity, SAMPLE_QUERIES));
-		vectors = palloc((Size) n * ring->dims * sizeof(float) + 1);
+		vectors = palloc((Size) SAMPLE_QUERIES * ring->dims * sizeof(float));
 		LWLockAcquire(&ring->lock, LW_EXCLUSIVE);
+		n = find_sample(ring, places);
 		for (int i = 0; i < n; i++)
 		{
-			int			place = (int) ((ring->nasked - 1 - i) % ring->capacity);
-			bool		known = false;
+			const float *query = ring->queries + (Size) places[i] * ring->dims;
 
-			/* with gpuvec.keep_queries, queries may be kept repeatedly */
-			for (int j = 0; j < i; j++)
-				known |= ring->hashes[place] ==
-					ring->hashes[(ring->nasked - 1 - j) % ring->capacity];
-			if (!known && IvfpqIsPlaceable(&type, ring->queries +
-										   (Size) place * ring->dims,
-										   ring->dims))
-				memcpy(vectors + (Size) queries->n++ * ring->dims,
-					   ring->queries + (Size) place * ring->dims,
+			if (IvfpqIsPlaceable(&type, query, ring->dims))
+				memcpy(vectors + (Size) queries->n++ * ring->dims, query,
 					   ring->dims * sizeof(float));
 		}
 		queries->vectors = vectors;
