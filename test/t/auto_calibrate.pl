@@ -318,7 +318,8 @@ calibrates('its owner\'s worker', 'public.items_part');
 $node->safe_psql('postgres', q{
 	CREATE OR REPLACE FUNCTION part(v real[]) RETURNS real[] IMMUTABLE LANGUAGE plpgsql AS
 		'BEGIN WHILE current_query() IS NULL LOOP END LOOP; RETURN v; END'});
-set(auto_calibrate_budget => 1, training_timeout => 1500);
+set(auto_calibrate_budget => 1, training_timeout => 6000);
+$node->restart;
 for my $what ('terminated', 'no time is left')
 {
 	$from = -s $node->logfile;
@@ -331,8 +332,19 @@ rests('no time is left');
 # -- gpuvecd finds the exact answers; its queue counts as load
 $node->append_conf('postgresql.conf', "gpuvec.server = 'cpu'\ngpuvec.engine = 'gpu'\n");
 $node->restart;
-set(auto_calibrate_budget => 600, training_timeout => 60000);
 soon_up($node, 'restarted');
+set(fault => 'wait 1 calibrate: begun', auto_calibrate_budget => 0.01, training_timeout => 60000);
+$holder = hold($node);
+again();
+is_held($node, 'a small budget suffices with gpuvecd');
+my $supervisor = supervisor_pid($node);
+kill 'STOP', $supervisor;
+kill 'KILL', gpuvecd_pid($node);
+release($holder);
+log_has($node, qr/gpuvecd could not compare queries with rows/, $from, '... but not without');
+kill 'CONT', $supervisor;
+ok(revive($node), 'gpuvecd is there again');
+set(fault => '', auto_calibrate_budget => 600);
 sub sets { return stat_of($node, 'jobs_by_server') }
 my $own = q{ARRAY(SELECT question(g) FROM generate_series(1, 300) AS g)};
 my $by_hand = "SELECT string_agg(c::text, ' ') FROM gpuvec_calibrate('items_e', queries => $own) AS c WHERE k <= 100 AND recall <= 0.98";
@@ -359,18 +371,24 @@ comes($node, "SELECT ($workers) = 0", '... and ends');
 unlike(slurp_file($node->logfile, $from), qr/calibrated index/, '... without calibration');
 $node->safe_psql('postgres', q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%gpuvec_search%' AND pid <> pg_backend_pid()});
 eval { $job->quit };
-set(fault => 'wait 1 calibrate: begun', auto_calibrate_budget => 0.01);
-$holder = hold($node);
-again();
-is_held($node, 'the worker has begun');
-my $supervisor = supervisor_pid($node);
+set(fault => '');
+$supervisor = supervisor_pid($node);
 kill 'STOP', $supervisor;
 kill 'KILL', gpuvecd_pid($node);
-release($holder);
-log_has($node, qr/gpuvecd could not compare queries with rows/, $from, '... which ends the measurement');
-set(fault => '');
 is($node->safe_psql('postgres', $by_hand), $points_of_hand, 'gpuvec_calibrate does without');
 kill 'CONT', $supervisor;
+
+# -- more indexes than there is room for: each keeps its queries until it was measured
+my @small = map { "small$_" } 1 .. 65;
+my $kept = 'SELECT ' . join ', ', map { "(SELECT count(*) FROM gpuvec_live_queries('${_}_e'))" } @small[0, 64];
+$node->safe_psql('postgres', "SET client_min_messages = warning; DROP INDEX items_e, items_part;"
+	. join '', map { "CREATE TABLE $_ AS TABLE items LIMIT 5; CREATE INDEX ${_}_e ON $_ USING gpuivfpq (e) WITH (lists = 1);" } @small);
+$node->safe_psql('postgres', "SELECT ask(1, 1, '$_')") for @small;
+gives($node, $kept, '1|0', '64 indexes have queries, the next has none');
+set(auto_calibrate_budget => 600);
+$node->safe_psql('postgres', q{SELECT ask(2, 310, 'small1')});
+comes($node, "SELECT ask(1, 1, 'small65') > 0 AND x.last = 1 FROM ($kept) AS x (first, last)", '... until one was measured');
+gives($node, $kept, '0|1', '... which gives way');
 
 # -- many indexes that nobody searches
 $node->safe_psql('postgres', q{

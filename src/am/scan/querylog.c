@@ -14,7 +14,7 @@
  * shared memory.  The first scan that finds no ring for its index makes one.
  * The main shared memory has a table of the rings.  If there are too many
  * rings, or if they take too much memory, the ring that was idle longest is
- * evicted.  If its segment has the size of the new ring, the new ring takes
+ * evicted, unless its queries are about to be measured.  If its segment has the size of the new ring, the new ring takes
  * the segment over, because a freed segment stays in memory until all sessions
  * detach from it, and a session does so only at its next query.
  *
@@ -60,7 +60,10 @@
 #define RETRY_MS		60000
 
 /*
- * A ring must be idle this long before a ring of other dimensions evicts it.
+ * A ring that is idle this long may be evicted.  Another may be evicted by a
+ * ring of the same size only, and not if it collects queries for a measurement,
+ * until that is done, or for an hour.  So if more indexes are searched than can
+ * have rings, each has one in its turn.
  */
 #define LEAST_IDLE_MS	60000
 
@@ -107,6 +110,7 @@ typedef struct RingSlot
 	pg_atomic_uint64 ticket;	/* unique number of the ring, never used
 								 * again; 0 = there is no ring */
 	pg_atomic_uint64 used;		/* time of the last query, TimestampTz */
+	TimestampTz kept_until;		/* not evicted before, unless idle */
 	Oid			database;
 	Oid			table;
 	Oid			index;
@@ -139,6 +143,7 @@ typedef struct Opening
 	Relation	index;
 	int			dims;
 	uint32		capacity;
+	bool		is_measured;	/* by automatic calibration */
 } Opening;
 
 static QueryLog *shared = NULL; /* NULL if not preloaded */
@@ -312,11 +317,13 @@ free_dropped(Relation index, uint64 *ticket)
 
 /*
  * Returns the slot of the ring that was idle longest among rings of this size,
- * or among all rings if `bytes` is 0.  Returns -1 if there is no such ring.
+ * or among all rings if `bytes` is 0, that may be evicted.  Returns -1 if there
+ * is no such ring.
  */
 static int
 find_idle(Size bytes)
 {
+	TimestampTz now = GetCurrentStatementStartTimestamp();
 	int			idle = -1;
 
 	for (int i = 0; i < MAX_RINGS; i++)
@@ -325,6 +332,10 @@ find_idle(Size bytes)
 
 		if (pg_atomic_read_u64(&slot->ticket) != 0 &&
 			(bytes == 0 || slot->bytes == bytes) &&
+			((bytes != 0 && now >= slot->kept_until) ||
+			 TimestampDifferenceExceeds((TimestampTz)
+										pg_atomic_read_u64(&slot->used),
+										now, LEAST_IDLE_MS)) &&
 			(idle < 0 || pg_atomic_read_u64(&slot->used) <
 			 pg_atomic_read_u64(&shared->slots[idle].used)))
 			idle = i;
@@ -367,16 +378,19 @@ attach_ring(int slot)
  * `segment` is the segment of the ring.  This process stays attached to it.
  */
 static void
-give_ring(int slot, Relation index, dsm_segment *segment)
+give_ring(int slot, const Opening *opening, dsm_segment *segment)
 {
+	Relation	index = opening->index;
 	RingSlot   *ring = &shared->slots[slot];
+	TimestampTz now = GetCurrentStatementStartTimestamp();
 
 	ring->database = MyDatabaseId;
 	ring->table = index->rd_index->indrelid;
 	ring->index = RelationGetRelid(index);
 	ring->definition = hash_definition(index);
-	pg_atomic_write_u64(&ring->used,
-						(uint64) GetCurrentStatementStartTimestamp());
+	pg_atomic_write_u64(&ring->used, (uint64) now);
+	ring->kept_until = opening->is_measured ?
+		TimestampTzPlusMilliseconds(now, ivfpq_calibrate_interval) : 0;
 	pg_atomic_write_u64(&ring->ticket, ++shared->tickets);
 	keep_attached(slot, segment);
 }
@@ -399,13 +413,11 @@ clear_ring(Ring *ring, const Opening *opening)
 
 /*
  * Makes a ring for an index, in a new segment or in one taken over from
- * another index.  Raises an error if no ring was idle long enough to be
- * evicted.
+ * another index.  Makes none if there is no room, and no ring may be evicted.
  */
 static void
 make_ring(const Opening *opening)
 {
-	Relation	index = opening->index;
 	Size		bytes = offsetof(Ring, queries) +
 	(Size) opening->capacity * opening->dims * sizeof(float);
 	int			slot;
@@ -441,18 +453,13 @@ make_ring(const Opening *opening)
 			ring = attached[idle].ring;
 			LWLockAcquire(&ring->lock, LW_EXCLUSIVE);
 			clear_ring(ring, opening);
-			give_ring(idle, index, attached[idle].segment);
+			give_ring(idle, opening, attached[idle].segment);
 			LWLockRelease(&ring->lock);
 			return;
 		}
 		idle = find_idle(0);
-		if (!TimestampDifferenceExceeds((TimestampTz)
-										pg_atomic_read_u64(&shared->slots[idle].used),
-										GetCurrentStatementStartTimestamp(),
-										LEAST_IDLE_MS))
-			ereport(ERROR,
-					(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-					 errmsg("out of memory for live queries")));
+		if (idle < 0)
+			return;
 		free_slot(idle);
 	}
 	segment = dsm_create(bytes, 0);
@@ -463,7 +470,7 @@ make_ring(const Opening *opening)
 	detach_ring(slot);
 	shared->slots[slot].bytes = bytes;
 	shared->slots[slot].handle = dsm_segment_handle(segment);
-	give_ring(slot, index, segment);
+	give_ring(slot, opening, segment);
 }
 
 /* Attaches to an index's ring, making it if needed.  `arg` is an Opening. */
@@ -484,7 +491,7 @@ open_ring(void *arg)
 	{
 		slot = heir;
 		attach_ring(slot);
-		give_ring(slot, index, attached[slot].segment);
+		give_ring(slot, opening, attached[slot].segment);
 	}
 	if (slot >= 0)
 	{
@@ -611,7 +618,8 @@ IvfpqLogQuery(Relation index, const IvfpqMetaData *meta, const float *query,
 			  double recall, bool filtered)
 {
 	uint32		target;
-	Opening		opening = {index, meta->dims, SAMPLE_QUERIES};
+	Opening		opening = {.index = index, .dims = meta->dims,
+	.capacity = SAMPLE_QUERIES};
 	int			slot;
 	Ring	   *ring;
 	bool		due = false;
@@ -624,6 +632,7 @@ IvfpqLogQuery(Relation index, const IvfpqMetaData *meta, const float *query,
 		opening.capacity = RING_QUERIES;
 	else if (target == 0)
 		return;
+	opening.is_measured = target != 0;
 	slot = find_attached(RelationGetRelid(index), meta->dims,
 						 opening.capacity);
 
@@ -638,9 +647,6 @@ IvfpqLogQuery(Relation index, const IvfpqMetaData *meta, const float *query,
 		error = IvfpqAttempt(open_ring, &opening);
 		if (error != NULL)
 		{
-			retry_at =
-				TimestampTzPlusMilliseconds(GetCurrentStatementStartTimestamp(),
-											RETRY_MS);
 			ereport(LOG,
 					(errmsg("could not keep queries of index \"%s\": %s",
 							RelationGetRelationName(index), error->message)));
@@ -648,6 +654,10 @@ IvfpqLogQuery(Relation index, const IvfpqMetaData *meta, const float *query,
 		}
 		slot = find_attached(RelationGetRelid(index), meta->dims,
 							 opening.capacity);
+		if (slot < 0)
+			retry_at =
+				TimestampTzPlusMilliseconds(GetCurrentStatementStartTimestamp(),
+											RETRY_MS);
 	}
 	if (slot < 0)
 		return;
@@ -812,6 +822,7 @@ IvfpqLogDone(Relation index)
 		ring->since = GetCurrentTimestamp();
 		ring->retry_at = 0;
 		LWLockRelease(&ring->lock);
+		shared->slots[slot].kept_until = 0;
 	}
 	LWLockRelease(shared->lock);
 }
