@@ -496,9 +496,9 @@ sift_postings_kernel(GvDeviceModel model, GvBatch batch)
 /*
  * For tests.  gv_select_by tells what is always selected in two passes: lists
  * (1), postings (2) or both (3); 0: two passes are used only if nothing else
- * works, and CUB sorts in place of manypostings.cu; negative: the faster way is used.  If gv_least_slice is not 0, slices
- * have about this many items, however many slices there are then; 0: the best
- * number.
+ * works, and CUB sorts in place of manypostings.cu; negative: the faster way is
+ * used.  If gv_least_slice is not 0, slices have about this many items, however
+ * many slices there are then; 0: the best number.
  */
 GV_TUNABLE int32_t gv_select_by = -1;
 GV_TUNABLE int32_t gv_least_slice = 0;

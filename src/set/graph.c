@@ -976,8 +976,9 @@ append(Some *some, int64 query)
 
 /*
  * Sink of IvfpqBulkFind: adds the rows that were found for a query of the
- * batch to the result, the nearest first.  In a graph, leaves out the query itself.  If fewer than k rows are left, appends
- * the query to `lacking` instead.
+ * batch to the result, the nearest first.  In a graph, leaves out the query
+ * itself.  If fewer than k rows are left, appends the query to `lacking`
+ * instead.
  */
 static void
 take_found(void *arg, int64 query, const IvfpqBulkRow *rows, int n)

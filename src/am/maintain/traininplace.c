@@ -318,8 +318,9 @@ append_new_rows(InPlace *state, const IvfpqModel *model,
 /*
  * Appends rows that came meanwhile to the new lists, round by round.  The rows
  * that come during the last round will be pending, so it ends when these are
- * few, or are more than half of those of the round before.  If too many rows will be pending, because our snapshots do not see them,
- * waits a while for their transactions, and then raises an error.
+ * few, or are more than half of those of the round before.  If too many rows
+ * will be pending, because our snapshots do not see them, waits a while for
+ * their transactions, and then raises an error.
  */
 static void
 catch_up(InPlace *state)

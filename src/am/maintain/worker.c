@@ -26,11 +26,12 @@
  * locks of its session.  A transaction that aborts releases even session locks
  * of this method, so the worker acquires its slot again after each error.
  *
- * The worker limits the time that an index owner's code takes.  A function of an index may wait forever, and may catch a cancellation.  So
- * the process terminates itself as pg_terminate_backend would, which no code
- * can catch.  A timer checks whether a row was finished since the timer's last
- * check.  A worker has a snapshot only while it reads rows (util.c), so the
- * time in which it clusters or writes does not count.
+ * The worker limits the time that an index owner's code takes.  A function of
+ * an index may wait forever, and may catch a cancellation.  So the process
+ * terminates itself as pg_terminate_backend would, which no code can catch.  A
+ * timer checks whether a row was finished since the timer's last check.  A
+ * worker has a snapshot only while it reads rows (util.c), so the time in which
+ * it clusters or writes does not count.
  */
 #include "postgres.h"
 

@@ -14,9 +14,10 @@
  * shared memory.  The first scan that finds no ring for its index makes one.
  * The main shared memory has a table of the rings.  If there are too many
  * rings, or if they take too much memory, the ring that was idle longest is
- * evicted, unless its queries are about to be measured.  If its segment has the size of the new ring, the new ring takes
- * the segment over, because a freed segment stays in memory until all sessions
- * detach from it, and a session does so only at its next query.
+ * evicted, unless its queries are about to be measured.  If its segment has
+ * the size of the new ring, the new ring takes the segment over, because a
+ * freed segment stays in memory until all sessions detach from it, and a
+ * session does so only at its next query.
  *
  * A scan never fails because of the query log, and never waits for a ring.  If
  * another session is writing or reading the ring, the query is not logged.  If
