@@ -261,7 +261,20 @@ for my $step ('answered', 'measured', 'stored')
 }
 gives($node, q{SELECT DISTINCT calibrated_for, recall_measured FROM gpuvec_calibration('items_e'), gpuvec_index_info('items_e')},
 	'queries|', '... the targets are new, and not measured');
+gives($node, q{SELECT reloptions FROM pg_class WHERE relname = 'items_e'}, '', '... and the option is not set');
+
+# -- rows that are deleted while it measures do not count
+set(fault => 'wait 1 calibrate: answered');
+$holder = hold($node);
+again();
+is_held($node, 'the worker has answers');
+$node->safe_psql('postgres', 'DELETE FROM items WHERE id % 3 = 0');
+release($holder);
+comes($node, q{SELECT recall_measured >= 0.95 FROM gpuvec_index_info('items_e')}, 'recall among those that are left');
+comes($node, q{SELECT reloptions = '{calibrated_for=queries}' FROM pg_class WHERE relname = 'items_e'}, '... and the option is set');
+unlike(slurp_file($node->logfile, $from), qr/calibrated index/, '... and nothing else');
 set(fault => '');
+$node->safe_psql('postgres', 'INSERT INTO items SELECT g, g % 10, cluster_row(g, 0.3) FROM generate_series(3, 20000, 3) AS g');
 is_whole($node, 'after all that', 'items', '<->', $dims);
 
 # -- a table that somebody has locked: the worker waits

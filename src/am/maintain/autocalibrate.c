@@ -235,10 +235,12 @@ measure_target(const Measure *measure, double target, int depth,
 	{
 		MemoryContext oldcontext = MemoryContextSwitchTo(measure->tmp);
 		IvfpqGroundTruth truth;
-		int			n = Min(IvfpqCalibrationGroundTruth(with->calibration, 0,
-														q, &truth), depth);
-		double		farthest = 0;
+		int			known = IvfpqCalibrationGroundTruth(with->calibration, 0,
+														q, &truth);
+		double		farthest = -DBL_MAX;
+		double		distance;
 		ItemPointer tid;
+		int			n = 0;
 		int			found = 0;
 		int			hits = 0;
 
@@ -246,10 +248,13 @@ measure_target(const Measure *measure, double target, int depth,
 		rows.query = IvfpqCastReal(with->type.type, with->given->vectors +
 								   (Size) q * with->given->dims,
 								   with->given->dims);
-		/* rows may have been deleted since the pass */
-		while (n > 0 &&
-			   !IvfpqRerankRow(&rows, truth.neighbors[n - 1], &farthest))
-			n--;
+		/* rows that were deleted since the pass do not count */
+		for (int i = 0; i < Min(known, depth); i++)
+			if (IvfpqRerankRow(&rows, truth.neighbors[i], &distance))
+			{
+				farthest = Max(farthest, distance);
+				n++;
+			}
 		if (n > 0)
 		{
 			key.sk_argument = rows.query;
@@ -257,8 +262,6 @@ measure_target(const Measure *measure, double target, int depth,
 			while (found < n &&
 				   (tid = index_getnext_tid(scan, ForwardScanDirection)) != NULL)
 			{
-				double		distance;
-
 				IvfpqRowDone();
 				/* a scan returns rows that nobody has fetched yet */
 				if (!IvfpqRerankRow(&rows, IvfpqTidToId(tid), &distance))
@@ -422,7 +425,12 @@ run_calibration(Relation heap, Relation index, IvfpqQueries *queries,
 		with->rows >= meta->rows_at_calibration / IVFPQ_MAX_SHRINKAGE &&
 		(for_queries ||
 		 IvfpqGetOptions(index)->calibrated_for == IVFPQ_FOR_ROWS))
+	{
+		/* a worker may have died before it set the option */
+		if (for_queries)
+			IvfpqSetCalibratedFor(index, IVFPQ_FOR_QUERIES);
 		return;
+	}
 	if (!IvfpqRemeasureStore(with, index))
 		return;
 	IvfpqInjectionPoint("calibrate: stored");
