@@ -14,7 +14,7 @@
  * shared memory.  The first scan that finds no ring for its index makes one.
  * The main shared memory has a table of the rings.  If there are too many
  * rings, or if they take too much memory, the ring that was idle longest is
- * evicted, unless its queries are about to be measured.  If its segment has
+ * evicted, unless its queries may be measured soon.  If its segment has
  * the size of the new ring, the new ring takes the segment over, because a
  * freed segment stays in memory until all sessions detach from it, and a
  * session does so only at its next query.
@@ -62,9 +62,9 @@
 
 /*
  * A ring that is idle this long may be evicted.  Another may be evicted by a
- * ring of the same size only, and not if it collects queries for a measurement,
- * until that is done, or for an hour.  So if more indexes are searched than can
- * have rings, each has one in its turn.
+ * ring of the same size only, and if it collects queries for a measurement, not
+ * for ivfpq_calibrate_interval.  So if more indexes are searched than can have
+ * rings, each has one in its turn, and none is measured more often.
  */
 #define LEAST_IDLE_MS	60000
 
@@ -111,7 +111,8 @@ typedef struct RingSlot
 	pg_atomic_uint64 ticket;	/* unique number of the ring, never used
 								 * again; 0 = there is no ring */
 	pg_atomic_uint64 used;		/* time of the last query, TimestampTz */
-	TimestampTz kept_until;		/* not evicted before, unless idle */
+	TimestampTz since;			/* when it began to collect queries for a
+								 * measurement; 0 = for none */
 	Oid			database;
 	Oid			table;
 	Oid			index;
@@ -333,7 +334,9 @@ find_idle(Size bytes)
 
 		if (pg_atomic_read_u64(&slot->ticket) != 0 &&
 			(bytes == 0 || slot->bytes == bytes) &&
-			((bytes != 0 && now >= slot->kept_until) ||
+			((bytes != 0 &&
+			  TimestampDifferenceExceeds(slot->since, now,
+										 ivfpq_calibrate_interval)) ||
 			 TimestampDifferenceExceeds((TimestampTz)
 										pg_atomic_read_u64(&slot->used),
 										now, LEAST_IDLE_MS)) &&
@@ -390,8 +393,7 @@ give_ring(int slot, const Opening *opening, dsm_segment *segment)
 	ring->index = RelationGetRelid(index);
 	ring->definition = hash_definition(index);
 	pg_atomic_write_u64(&ring->used, (uint64) now);
-	ring->kept_until = opening->is_measured ?
-		TimestampTzPlusMilliseconds(now, ivfpq_calibrate_interval) : 0;
+	ring->since = opening->is_measured ? now : 0;
 	pg_atomic_write_u64(&ring->ticket, ++shared->tickets);
 	keep_attached(slot, segment);
 }
@@ -823,7 +825,6 @@ IvfpqLogDone(Relation index)
 		ring->since = GetCurrentTimestamp();
 		ring->retry_at = 0;
 		LWLockRelease(&ring->lock);
-		shared->slots[slot].kept_until = 0;
 	}
 	LWLockRelease(shared->lock);
 }
