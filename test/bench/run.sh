@@ -23,6 +23,7 @@
 #   large     very many rows, disk included: builds and their memory, COPY,
 #             VACUUM, verify, queries warm and cold
 #   vast      a hundred million rows: ROWS,... DIMS SEED (no DATA; vast.py)
+#   paths     smoothest paths through made graphs of KEYS,... (no DATA; paths.py)
 #   setsql    functions over sets of rows, by a card and in the session; takes
 #             no DATA (test/gpu/run.sh sets)
 # or, on a database of yours, with the indexes that a column has:
@@ -76,13 +77,13 @@ main() {
 	setsql)
 		exec "$GV_ROOT/test/gpu/run.sh" sets -- "${@:2}"
 		;;
-	compare | growth | inserts | ivfadc | targets | depths | where | vectordbbench | foreign | many | large | vast)
+	compare | growth | inserts | ivfadc | targets | depths | where | vectordbbench | foreign | many | large | paths | vast)
 		program=$1
 		shift
 		;;
 	esac
 	"$GV_ROOT/test/setup.sh" bench
-	[ "$program" = vast ] || measure --prepare "$@"
+	case $program in vast | paths) ;; *) measure --prepare "$@" ;; esac
 
 	gv_begin
 	gv_note "building, starting a cluster in $GV_TMP"
@@ -90,7 +91,7 @@ main() {
 	gv_copy_source src
 	gv_build src
 	case $program in
-	growth | ivfadc | targets | foreign | many) ;;
+	growth | ivfadc | targets | foreign | many | paths) ;;
 	*)
 		export PGVECTOR_OPTFLAGS=${PGVECTOR_OPTFLAGS--march=native}
 		"$GV_ROOT/test/pgvector.sh" "$GV_PG_CONFIG" ||
