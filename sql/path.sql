@@ -57,6 +57,31 @@ SELECT * FROM gpuvec_smoothest_path('graph', 1, 4);
 SELECT * FROM gpuvec_smoothest_path('graph', 1, 6);
 SELECT * FROM gpuvec_smoothest_path('graph', 1, 7);
 
+-- the same in arrays; a key without neighbors; a row whose arrays have a NULL
+CREATE TABLE arrays AS
+SELECT key::int, array_agg(neighbor::smallint) AS neighbors,
+	array_agg(distance::real) AS distances
+FROM graph GROUP BY key;
+INSERT INTO arrays VALUES (8, '{}', '{}'), (9, '{1,NULL}', '{1,2}'),
+	(9, '{1,2}', '{1,NULL}'), (9, '{1}', NULL);
+SELECT * FROM gpuvec_smoothest_path('arrays', 2, 4);
+SELECT * FROM gpuvec_smoothest_path('arrays', 1, 7);
+SELECT * FROM gpuvec_smoothest_path('arrays', 8, 8);
+SELECT * FROM gpuvec_smoothest_path('arrays', 8, 1);
+SELECT * FROM gpuvec_smoothest_path('arrays', 9, 1);
+INSERT INTO arrays VALUES (9, '{1,2}', '{1}');
+SELECT * FROM gpuvec_smoothest_path('arrays', 9, 1);
+ALTER TABLE arrays ALTER neighbors TYPE text[];
+SELECT * FROM gpuvec_smoothest_path('arrays', 9, 1);
+ALTER TABLE arrays DROP neighbors, ADD neighbors int[],
+	DROP distances, ADD distances int[];
+SELECT * FROM gpuvec_smoothest_path('arrays', 9, 1);
+ALTER TABLE arrays DROP distances, ADD distances real;
+SELECT * FROM gpuvec_smoothest_path('arrays', 9, 1);
+ALTER TABLE arrays DROP distances;
+SELECT * FROM gpuvec_smoothest_path('arrays', 9, 1);
+DROP TABLE arrays;
+
 -- other integers, real, columns in another order, dropped ones, domains, a
 -- materialized view; a row that is not there any more
 CREATE DOMAIN length AS real CHECK (VALUE >= 0);
@@ -76,14 +101,16 @@ CREATE TEMP TABLE nothing (key int, neighbor int, distance real);
 SELECT * FROM gpuvec_smoothest_path('nothing', 1, 2);
 
 -- as the definition says: of all ways from a to b without a key twice, the
--- first by largest step, number of steps, keys
+-- first by largest step, number of steps, keys; in arrays, too
 CREATE TABLE random_graph (number int, key int, neighbor int, distance real);
 INSERT INTO random_graph
 SELECT number, abs(hashint4(number * 100 + i)) % 9,
 	abs(hashint4(number * 100 + i + 50)) % 9,
-	abs(hashint4(number * 100 - i)) % (1 + number % 7)
+	CASE WHEN hashint4(number * 100 - i) % 31 = 0 THEN 'NaN'::real
+	ELSE abs(hashint4(number * 100 - i)) % (1 + number % 7) - 2 END
 FROM generate_series(11, 25) AS number, generate_series(1, 16) AS i;
 CREATE TABLE one (key int, neighbor int, distance real);
+CREATE TABLE same (key int, neighbors int[], distances real[]);
 CREATE FUNCTION by_definition(source int, target int)
 RETURNS TABLE (largest float8, keys bigint[])
 LANGUAGE sql AS $$
@@ -110,11 +137,15 @@ DECLARE
 	pair record;
 	truth record;
 	found record;
+	in_arrays bigint[];
 BEGIN
 	FOR n IN 11 .. 25 LOOP
 		TRUNCATE one;
 		INSERT INTO one SELECT key, neighbor, distance FROM random_graph
 		WHERE number = n;
+		TRUNCATE same;
+		INSERT INTO same SELECT key, array_agg(neighbor), array_agg(distance)
+		FROM one GROUP BY key;
 		FOR pair IN
 			SELECT a.key AS source, b.key AS target
 			FROM (SELECT key FROM one UNION SELECT neighbor FROM one) AS a,
@@ -126,11 +157,14 @@ BEGIN
 				coalesce(max(distance), '-Infinity') AS largest,
 				array_agg(key ORDER BY step) AS keys
 			FROM gpuvec_smoothest_path('one', pair.source, pair.target);
+			SELECT INTO in_arrays array_agg(key ORDER BY step)
+			FROM gpuvec_smoothest_path('same', pair.source, pair.target);
 			pairs := pairs + 1;
 			IF truth.keys IS NULL THEN
 				unconnected := unconnected + 1;
 			END IF;
 			IF truth.keys IS DISTINCT FROM found.keys OR
+				truth.keys IS DISTINCT FROM in_arrays OR
 				truth.largest <> found.largest THEN
 				wrong := wrong + 1;
 				RAISE NOTICE '%: % not %', n, found, truth;
@@ -189,15 +223,21 @@ FROM (SELECT abs(hashint4(i)) % 1600 AS source,
 			AND g.neighbor = greatest(s.key, before)
 			AND g.distance = s.distance) AS p;
 
--- the same with a sort on disk, and whatever the order of rows
-CREATE TABLE mixed AS SELECT g.* FROM grid AS g, generate_series(1, 10)
+-- the same in buckets on disk, whatever the order of rows: at random; first
+-- edges longer than all others, so that one bucket has those and is divided
+CREATE TABLE mixed AS SELECT g.* FROM grid AS g, generate_series(1, 20)
 ORDER BY hashint8(key * 3000 + neighbor);
-SET maintenance_work_mem = '1MB';
-SELECT count(*) > 1 AS path,
+CREATE TABLE longer AS
+SELECT key, neighbor, distance + 100 AS distance FROM mixed
+UNION ALL SELECT * FROM mixed;
+CREATE TABLE whole AS
+SELECT key, array_agg(neighbor) AS neighbors, array_agg(distance) AS distances
+FROM longer GROUP BY key;
+SELECT name, count(*) > 1 AS path,
 	array_agg(m ORDER BY step) = (SELECT array_agg(g ORDER BY step)
 		FROM gpuvec_smoothest_path('grid', 0, 1599) AS g) AS same
-FROM gpuvec_smoothest_path('mixed', 0, 1599) AS m;
-RESET maintenance_work_mem;
+FROM unnest('{mixed,longer,whole}'::text[]) AS name,
+	gpuvec_smoothest_path(name::regclass, 0, 1599) AS m GROUP BY name;
 
 -- a chain of 100,000 keys, and a statement that is canceled: what is set for its
 -- message alone cancels nothing behind it (how soon it ends: test/t/cancel.pl)
@@ -206,6 +246,8 @@ SELECT i AS key, i + 1 AS neighbor, 1.0::real AS distance
 FROM generate_series(1, 100000) AS i;
 SELECT count(*), sum(key - step), min(distance), max(distance)
 FROM gpuvec_smoothest_path('chain', 1, 100001);
+INSERT INTO chain VALUES (-1, -2, 5);
+SELECT * FROM gpuvec_smoothest_path('chain', 1, -2);
 SET LOCAL statement_timeout = '100ms' \;
 DO $$
 BEGIN
@@ -284,8 +326,8 @@ FROM pg_proc AS p WHERE proname = 'gpuvec_smoothest_path';
 SET client_min_messages = warning;
 DROP MATERIALIZED VIEW seen;
 DROP VIEW looked;
-DROP TABLE graph, small, nothing, random_graph, one, grid, mixed, chain,
-	secret, parted, shape;
+DROP TABLE graph, small, nothing, random_graph, one, same, grid, mixed, longer,
+	whole, chain, secret, parted, shape;
 DROP FUNCTION by_definition, steps_within;
 DROP DOMAIN length;
 DROP FOREIGN DATA WRAPPER path_nowhere CASCADE;

@@ -53,7 +53,6 @@ typedef enum IvfpqProgressPhase
 								 * reading of the table */
 	IVFPQ_PROGRESS_RECALL,
 	IVFPQ_PROGRESS_CLUSTERING,
-	IVFPQ_PROGRESS_SORTING,		/* edges */
 	IVFPQ_PROGRESS_JOINING,		/* edges; the phase may end before the last
 								 * edge */
 	IVFPQ_PROGRESS_WALKING		/* edges that were joined; the phase may end
@@ -220,16 +219,23 @@ typedef struct IvfpqTable
 extern Relation IvfpqTableRelation(Oid relid);
 
 /*
- * Return the number of the column with this name, and set *type to the
- * column's type or, if that is a domain, to its base type.  Raise an ERROR if
- * the column does not exist or the caller may not read it.
- * IvfpqTableKeyColumn also raises an ERROR unless the type is int2, int4 or
- * int8.  IvfpqKeyNumber converts a key of one of these three types.
+ * IvfpqTableColumn returns the number of the column with this name, and sets
+ * *type to the column's type or, if that is a domain, to its base type.  Raises
+ * an ERROR if the column does not exist or the caller may not read it.
+ * IvfpqCheckKeyType raises an ERROR unless the column of this name and type has
+ * keys of type int2, int4 or int8; key_type is the column's type or that of its
+ * arrays' elements.  IvfpqKeyNumber converts a key of one of these three types.
  */
 extern AttrNumber IvfpqTableColumn(Relation rel, const char *name, Oid *type);
-extern AttrNumber IvfpqTableKeyColumn(Relation rel, const char *name,
-									  Oid *type);
+extern void IvfpqCheckKeyType(const char *name, Oid type, Oid key_type);
 extern int64 IvfpqKeyNumber(Datum key, Oid type);
+
+/*
+ * Asks the kernel for huge pages for a large array.  This saves page faults,
+ * because a fault costs about the same for a small and a huge page, and random
+ * accesses miss the TLB less often.
+ */
+extern void IvfpqAdviseHugePages(void *items, Size bytes);
 
 /*
  * Opens a table and finds its columns.  `key` is NULL if no key is needed.

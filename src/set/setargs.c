@@ -57,7 +57,6 @@ static const char *const phase_names[] = {
 	[IVFPQ_PROGRESS_SEARCHING] = "searching",
 	[IVFPQ_PROGRESS_RECALL] = "measuring recall",
 	[IVFPQ_PROGRESS_CLUSTERING] = "clustering",
-	[IVFPQ_PROGRESS_SORTING] = "sorting edges",
 	[IVFPQ_PROGRESS_JOINING] = "joining edges",
 	[IVFPQ_PROGRESS_WALKING] = "finding the path",
 };

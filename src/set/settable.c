@@ -197,18 +197,17 @@ find_vector_type(Oid type, IvfpqType *found)
 	return true;
 }
 
-AttrNumber
-IvfpqTableKeyColumn(Relation rel, const char *name, Oid *type)
+void
+IvfpqCheckKeyType(const char *name, Oid type, Oid key_type)
 {
-	AttrNumber	column = IvfpqTableColumn(rel, name, type);
-
-	if (*type != INT2OID && *type != INT4OID && *type != INT8OID)
+	if (key_type != INT2OID && key_type != INT4OID && key_type != INT8OID)
 		ereport(ERROR,
 				(errcode(ERRCODE_DATATYPE_MISMATCH),
 				 errmsg("column \"%s\" of type %s cannot be used as a key", name,
-						format_type_be(*type)),
-				 errhint("Keys must be of type smallint, integer or bigint.")));
-	return column;
+						format_type_be(type)),
+				 type == key_type ?
+				 errhint("Keys must be of type smallint, integer or bigint.") :
+				 errhint("Arrays of keys must be of type smallint[], integer[] or bigint[].")));
 }
 
 int64
@@ -230,8 +229,10 @@ IvfpqTableOpen(IvfpqTable *table, Oid relid, const char *key,
 	memset(table, 0, sizeof(*table));
 	table->rel = IvfpqTableRelation(relid);
 	if (key != NULL)
-		table->key_column = IvfpqTableKeyColumn(table->rel, key,
-												&table->key_type);
+	{
+		table->key_column = IvfpqTableColumn(table->rel, key, &table->key_type);
+		IvfpqCheckKeyType(key, table->key_type, table->key_type);
+	}
 	table->vector_column = IvfpqTableColumn(table->rel, vector, &type);
 	if (!find_vector_type(type, &table->type))
 		ereport(ERROR,
@@ -403,13 +404,8 @@ check_keys(const IvfpqTable *table)
 	pfree(sorted);
 }
 
-/*
- * Asks the kernel for huge pages for a large array.  This saves page faults,
- * because a fault costs about the same for a small and a huge page, and random
- * accesses miss the TLB less often.
- */
-static void
-advise_huge_pages(void *items, Size bytes)
+void
+IvfpqAdviseHugePages(void *items, Size bytes)
 {
 #ifdef MADV_HUGEPAGE
 	char	   *first = (char *) TYPEALIGN(LARGE_PAGE, items);
@@ -433,15 +429,15 @@ note_row(IvfpqTable *table)
 	{
 		IvfpqGrow(table->keys, i, table->capacity);
 		if (is_full)
-			advise_huge_pages(table->keys, table->capacity * sizeof(int64));
+			IvfpqAdviseHugePages(table->keys, table->capacity * sizeof(int64));
 		table->keys[i] = IvfpqTableKey(table, table->slot);
 	}
 	else
 	{
 		IvfpqGrow(table->tids, i, table->capacity);
 		if (is_full)
-			advise_huge_pages(table->tids,
-							  table->capacity * sizeof(ItemPointerData));
+			IvfpqAdviseHugePages(table->tids,
+								 table->capacity * sizeof(ItemPointerData));
 		table->tids[i] = table->slot->tts_tid;
 	}
 	table->nrows++;
@@ -494,7 +490,7 @@ keep(IvfpqTable *table, const float *vector, int64 most)
 		table->kept = table->kept == NULL ?
 			palloc_extended(size, MCXT_ALLOC_HUGE) :
 			repalloc_huge(table->kept, size);
-		advise_huge_pages(table->kept, size);
+		IvfpqAdviseHugePages(table->kept, size);
 	}
 	memcpy(table->kept + table->nkept * table->dims, vector, bytes);
 	table->nkept++;

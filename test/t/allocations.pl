@@ -31,6 +31,7 @@ $node->safe_psql('postgres', q{
 	CREATE TABLE spare (id int, e real[]);
 	INSERT INTO spare SELECT id, e FROM t;
 	CREATE INDEX spare_e ON spare USING gpuivfpq (e, id) WITH (lists = 12);
+	CREATE TABLE edges AS SELECT g AS key, g % 7000 AS neighbor, g::real AS distance FROM generate_series(1, 40000) AS g;
 	CREATE TABLE young (id int, e real[]);
 	CREATE INDEX young_e ON young USING gpuivfpq (e) WITH (dims = 8, lists = 12, train_rows = 1000);
 	ALTER DATABASE postgres SET enable_seqscan = off;
@@ -79,6 +80,7 @@ my @statements = (
 	[ 'graph through an index', '', q{SELECT count(*) FROM gpuvec_knn_graph('t', 'id', 'e', 5, 'l2', 'index')} ],
 	[ 'graph through gpuvecd', $remote, q{SELECT count(*) FROM gpuvec_knn_graph('t', 'id', 'e', 5)} ],
 	[ 'k-means', '', q{SELECT count(*) FROM gpuvec_kmeans('t', 'e', 9, 3)} ],
+	[ 'path', '', q{SELECT count(*) FROM gpuvec_smoothest_path('edges', 1, 6999)} ],
 	[ 'selection', '', q{SELECT array_agg(x::text) FROM gpuvec_select((SELECT array_agg(id::real) FROM t), 5) AS x} ],
 	[ 'doctor', '', 'SELECT count(*) > 0 FROM gpuvec_doctor($$' . nearest('true', 50) . '$$)' ]);
 # part of them

@@ -22,7 +22,8 @@ load_gpuvec($node);
 # -- no room for temporary files
 $node->safe_psql('postgres', q{
 	CREATE TABLE t AS SELECT g AS id, ARRAY[g % 100, g / 100, g % 7, g % 11]::real[] AS e
-	FROM generate_series(1, 30000) AS g});
+	FROM generate_series(1, 30000) AS g;
+	CREATE TABLE edges AS SELECT g AS key, g + 1 AS neighbor, g::real AS distance FROM generate_series(1, 40000) AS g});
 my $few = "SET temp_file_limit = '64kB'; SET maintenance_work_mem = '1MB'; SET work_mem = '64kB';";
 says($node, "$few CREATE INDEX t_e ON t USING gpuivfpq (e) WITH (lists = 10)",
 	qr/ERROR:  temporary file size exceeds "?temp_file_limit/, 'build: no room');
@@ -30,6 +31,8 @@ $node->safe_psql('postgres', 'CREATE INDEX t_e ON t USING gpuivfpq (e) WITH (lis
 says($node, "$few SET enable_seqscan = off; SET gpuvec.scan_order = relaxed;
 	SELECT count(*) FROM (SELECT id FROM t ORDER BY e <-> '{1,2,3,4}') AS q",
 	qr/ERROR:  temporary file size exceeds "?temp_file_limit/, 'scan: no room');
+says($node, "$few SELECT count(*) FROM gpuvec_smoothest_path('edges', 1, 2)",
+	qr/ERROR:  temporary file size exceeds "?temp_file_limit/, 'path: no room');
 is_whole($node, 'temporary files', 't', '<->', 4, exact => 0);
 
 # -- no room for the index, by a limit on the size of files, which the server meets as

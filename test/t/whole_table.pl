@@ -110,26 +110,19 @@ comes($node, q{SELECT count(*) = 1 FROM gpuvec_progress WHERE phase = 'searching
 $node->safe_psql('postgres', 'SELECT pg_cancel_backend(pid) FROM gpuvec_progress');
 end_of($job);
 
-# each phase of a path: the function is called again and again until all of
-# them were met, however rarely this session has its turn
+# a path, in each of its phases, which a statement has again and again
 $node->safe_psql('postgres', q{
 	CREATE TABLE edges AS SELECT g AS key, g + d AS neighbor, (g * 7919 % 10007 + d)::real AS distance
 	FROM generate_series(1, 100000) AS g, generate_series(1, 2) AS d});
-$job = background($node, q{
+test_cancel(
+	$node, "a path, $_", q{
 	DO $$ BEGIN FOR i IN 1 .. 1000000 LOOP
 		PERFORM count(*) FROM gpuvec_smoothest_path('edges', 1, 100000);
-	END LOOP; END $$});
-for my $phase ('reading rows', 'joining edges', 'sorting edges', 'finding the path')
-{
-	my $done = $phase eq 'reading rows' ? 'done >= 0 AND total IS NULL' : 'done BETWEEN 0 AND total';
-
-	gives($node, "SELECT await_true(\$\$SELECT count(*) = 1 FROM gpuvec_progress
-		WHERE relid = 'edges'::regclass AND command = 'smoothest path' AND phase = '$phase' AND $done\$\$)",
-		't', "$phase is seen");
-}
-$node->safe_psql('postgres',
-	q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE query LIKE '%FOR i IN 1 ..%' AND pid <> pg_backend_pid()});
-end_of($job);
+	END LOOP; END $$},
+	'gpuvec_progress',
+	"relid = 'edges'::regclass AND command = 'smoothest path' AND phase = '$_' AND "
+	  . ($_ eq 'reading rows' ? 'done >= 0 AND total IS NULL' : 'done BETWEEN 0 AND total'))
+  for 'reading rows', 'joining edges', 'finding the path';
 
 # an error that is caught leaves nothing there; COPY keeps its own progress
 gives($node, q{
