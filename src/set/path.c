@@ -9,8 +9,9 @@
  * considered.  Of these we take the path whose first key is smallest; if first
  * keys are equal, the second key decides, and so on.
  *
- * 1. One pass over the graph's table numbers the keys from 0, in the order in
- *    which they occur.  The pass looks up keys in a hash table, which is freed
+ * 1. One pass over the graph's table numbers the keys from 0.  A key that is
+ *    neither negative nor larger than there are rows, as keys of a sequence, is
+ *    its own number.  For others there is a hash table, which is freed
  *    afterwards.  All further steps work with numbers instead of keys, and use
  *    the numbers as indexes into arrays.  The pass puts edges into buckets by
  *    distance, as samplesort does; the buckets are on disk.
@@ -43,6 +44,7 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "optimizer/plancat.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/float.h"
@@ -177,16 +179,21 @@ typedef struct PathGraph
 	Oid			types[NCOLUMNS];
 	int			sizes[NCOLUMNS];
 
-	keytable_hash *table;		/* until all rows are read */
+	/* numbers of keys: keys from 0 to ndirect - 1 are their own numbers */
+	int32		ndirect;
+	keytable_hash *table;		/* of all other keys, until all rows are read */
+	int64	   *keys;			/* [nkeys - ndirect] the key that has each
+								 * number from ndirect on */
+	int32		nkeys;			/* all numbers are less */
+
 	NewEdge    *waiting;		/* [MAX_NEW] edges of rows that were read */
 	int			nwaiting;
-
-	int32		nkeys;
-	int64	   *keys;			/* [nkeys] the key that has each number */
 	EdgeBuckets edges;
 	int			bucket;			/* the bucket that is read */
 	int			last;			/* the bucket of the bottleneck */
 
+	int64		ends[2];		/* the keys source and target */
+	bool		are_there[2];	/* whether a row has them */
 	int32		source;
 	int32		target;
 	int64		bottleneck;		/* a rank */
@@ -337,29 +344,53 @@ read_bucket(EdgeBuckets *buckets, int i)
 	return n;
 }
 
-/* Returns a key's number.  A key that is new gets the next number. */
-static int32
-number_key(keytable_hash *table, int64 key, uint32 hash)
+static bool
+is_direct(const PathGraph *graph, int64 key)
 {
-	NumberedKey *entry = keytable_lookup_hash(table, key, hash);
+	return key >= 0 && key < graph->ndirect;
+}
+
+/*
+ * Returns a key's number.  A key that is new in the hash table gets the next
+ * number.
+ */
+static int32
+number_key(PathGraph *graph, int64 key)
+{
+	NumberedKey *entry;
 	bool		found;
 
+	if (is_direct(graph, key))
+		return key;
+	entry = keytable_lookup(graph->table, key);
 	if (entry != NULL)
 		return entry->number;
-	if (table->members == MAX_KEYS)
+	if ((int64) graph->table->members == MAX_KEYS - graph->ndirect)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("a graph can have at most %d keys", MAX_KEYS)));
-	entry = keytable_insert_hash(table, key, hash, &found);
-	return entry->number = table->members - 1;
+	entry = keytable_insert(graph->table, key, &found);
+	return entry->number = graph->ndirect + graph->table->members - 1;
 }
 
-/* Prefetches a key's entry, which is mostly one of three. */
-static void
-prefetch_key(keytable_hash *table, uint32 hash)
+/* Returns the key that has a number. */
+static int64
+get_key(const PathGraph *graph, int32 number)
 {
-	NumberedKey *entry = &table->data[keytable_initial_bucket(table, hash)];
+	return number < graph->ndirect ? number :
+		graph->keys[number - graph->ndirect];
+}
 
+/* Prefetches a key's entry in the hash table, which is mostly one of three. */
+static void
+prefetch_key(const PathGraph *graph, int64 key)
+{
+	keytable_hash *table = graph->table;
+	NumberedKey *entry;
+
+	if (is_direct(graph, key))
+		return;
+	entry = &table->data[keytable_initial_bucket(table, hash_key(key))];
 	__builtin_prefetch(entry);
 	__builtin_prefetch(entry + 2);
 }
@@ -368,28 +399,28 @@ prefetch_key(keytable_hash *table, uint32 hash)
 static void
 take_edges(PathGraph *graph)
 {
-	keytable_hash *table = graph->table;
 	NewEdge    *edges = graph->waiting;
 	Edge		numbered[MAX_NEW];
-	uint32		hashes[MAX_NEW];	/* of neighbors */
 
 	CHECK_FOR_INTERRUPTS();
 	for (int i = 0; i < graph->nwaiting; i++)
 	{
-		hashes[i] = hash_key(edges[i].neighbor);
-		prefetch_key(table, hashes[i]);
+		prefetch_key(graph, edges[i].neighbor);
 		if (i == 0 || edges[i].key != edges[i - 1].key)
-			prefetch_key(table, hash_key(edges[i].key));
+			prefetch_key(graph, edges[i].key);
 	}
 	for (int i = 0; i < graph->nwaiting; i++)
 	{
-		numbered[i].ends[0] =
-			i > 0 && edges[i].key == edges[i - 1].key ?
-			numbered[i - 1].ends[0] :
-			number_key(table, edges[i].key, hash_key(edges[i].key));
-		numbered[i].ends[1] =
-			number_key(table, edges[i].neighbor, hashes[i]);
+		int32	   *ends = numbered[i].ends;
+
+		ends[0] = i > 0 && edges[i].key == edges[i - 1].key ?
+			numbered[i - 1].ends[0] : number_key(graph, edges[i].key);
+		ends[1] = number_key(graph, edges[i].neighbor);
 		numbered[i].rank = edges[i].rank;
+		graph->nkeys = Max(graph->nkeys, Max(ends[0], ends[1]) + 1);
+		for (int end = 0; end < 2; end++)
+			graph->are_there[end] |= edges[i].key == graph->ends[end] ||
+				edges[i].neighbor == graph->ends[end];
 	}
 	for (int i = 0; i < graph->nwaiting; i++)
 		if (numbered[i].ends[0] != numbered[i].ends[1])
@@ -551,56 +582,55 @@ read_rows(PathGraph *graph, Relation rel)
 							   RelationGetRelationName(rel))));
 }
 
-/* Returns the number of a key.  Raises an ERROR if no row has the key. */
-static int32
-find_key(PathGraph *graph, int64 key, Relation rel)
-{
-	NumberedKey *entry = keytable_lookup(graph->table, key);
-
-	if (entry == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("key %lld not found in table \"%s\"",
-						(long long) key, RelationGetRelationName(rel)),
-				 errhint("Keys are the values of columns \"key\" and \"%s\" in rows without NULL.",
-						 column_names[graph->arrays][COLUMN_NEIGHBOR])));
-	return entry->number;
-}
-
 /*
- * Reads the graph's table under the active snapshot, and finds the numbers of
- * the keys source and target.  Raises an ERROR if the relation is not a table,
- * if it is not a graph, if the caller may not read it, or if one of the two
- * keys is in no row.
+ * Reads the graph's table under the active snapshot, and numbers the keys
+ * source and target.  Raises an ERROR if the relation is not a table, if it is
+ * not a graph, if the caller may not read it, or if one of the two keys is in
+ * no row.
  */
 static void
-read_graph(PathGraph *graph, Oid relid, int64 source, int64 target)
+read_graph(PathGraph *graph, Oid relid)
 {
 	Relation	rel = IvfpqTableRelation(relid);
-	double		nrows = rel->rd_rel->reltuples;
 	keytable_iterator iterator;
 	NumberedKey *entry;
+	BlockNumber npages;
+	double		nrows;
+	double		visible;
 
 	find_columns(graph, rel);
 
-	/* a table that does not grow saves moving all keys several times */
-	graph->table = keytable_create(CurrentMemoryContext, graph->arrays ?
-								   Min(Max(nrows, 1024), MAX_KEYS) : 1024, NULL);
+	/*
+	 * Numbers of keys that do not occur cost memory, so there should be few.
+	 * A table of edges mostly has ten rows or more for a key.
+	 */
+	estimate_rel_size(rel, NULL, &npages, &nrows, &visible);
+	graph->ndirect = Min(1000 + nrows * (graph->arrays ? 1.25 : 0.125),
+						 MAX_KEYS / 2);
+	graph->table = keytable_create(CurrentMemoryContext, 1024, NULL);
 	graph->waiting = palloc(MAX_NEW * sizeof(NewEdge));
 	begin_buckets(&graph->edges);
 	read_rows(graph, rel);
 	finish_buckets(&graph->edges);
-	graph->source = find_key(graph, source, rel);
-	graph->target = find_key(graph, target, rel);
+	for (int end = 0; end < 2; end++)
+		if (!graph->are_there[end])
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("key %lld not found in table \"%s\"",
+							(long long) graph->ends[end],
+							RelationGetRelationName(rel)),
+					 errhint("Keys are the values of columns \"key\" and \"%s\" in rows without NULL.",
+							 column_names[graph->arrays][COLUMN_NEIGHBOR])));
+	graph->source = number_key(graph, graph->ends[0]);
+	graph->target = number_key(graph, graph->ends[1]);
 	relation_close(rel, NoLock);
 
-	graph->nkeys = graph->table->members;
-	graph->keys = alloc_array(graph->nkeys, sizeof(int64));
+	graph->keys = alloc_array(graph->table->members, sizeof(int64));
 	keytable_start_iterate(graph->table, &iterator);
 	while ((entry = keytable_iterate(graph->table, &iterator)) != NULL)
 	{
 		CHECK_FOR_INTERRUPTS();
-		graph->keys[entry->number] = entry->key;
+		graph->keys[entry->number - graph->ndirect] = entry->key;
 	}
 	keytable_destroy(graph->table);
 }
@@ -897,7 +927,7 @@ walk_path(PathGraph *graph)
 			CHECK_FOR_INTERRUPTS();
 			if (graph->levels[neighbors[i]] == graph->levels[from] - 1 &&
 				(best == NO_KEY ||
-				 graph->keys[neighbors[i]] < graph->keys[best]))
+				 get_key(graph, neighbors[i]) < get_key(graph, best)))
 				best = neighbors[i];
 		}
 		Assert(best != NO_KEY);
@@ -977,7 +1007,7 @@ return_path(ReturnSetInfo *rsinfo, const PathGraph *graph)
 
 		CHECK_FOR_INTERRUPTS();
 		values[0] = Int32GetDatum(i);
-		values[1] = Int64GetDatum(graph->keys[graph->path[i]]);
+		values[1] = Int64GetDatum(get_key(graph, graph->path[i]));
 		if (i == 0)
 			nulls[2] = true;
 		else
@@ -997,7 +1027,7 @@ Datum
 gpuvec_smoothest_path(PG_FUNCTION_ARGS)
 {
 	Oid			relid = PG_GETARG_OID(0);
-	PathGraph	graph = {0};
+	PathGraph	graph = {.ends = {PG_GETARG_INT64(1), PG_GETARG_INT64(2)}};
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
 												  "gpuvec path",
 												  ALLOCSET_DEFAULT_SIZES);
@@ -1006,7 +1036,7 @@ gpuvec_smoothest_path(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	old = MemoryContextSwitchTo(context);
 	IvfpqProgressBegin(IVFPQ_PROGRESS_PATH, relid);
-	read_graph(&graph, relid, PG_GETARG_INT64(1), PG_GETARG_INT64(2));
+	read_graph(&graph, relid);
 	if (find_path(&graph))
 		return_path((ReturnSetInfo *) fcinfo->resultinfo, &graph);
 	IvfpqProgressEnd();

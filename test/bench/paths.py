@@ -3,11 +3,12 @@
 that libpq's environment variables name.  test/bench/run.sh makes it; it and
 this program are on one host.
 
-usage: paths.py KEYS[,KEYS...] [--pairs N] [--edges]
+usage: paths.py KEYS[,KEYS...] [--pairs N] [--edges] [--apart N]
 
 Of a key's ten neighbors six are next to it in a hidden circle and four are
 anywhere, as clusters and what joins them.  The table is as
-gpuvec_knn_graph_arrays returns it, with --edges as gpuvec_knn_graph does.
+gpuvec_knn_graph_arrays returns it, with --edges as gpuvec_knn_graph does.  Keys
+are numbers from 0 on, or with --apart every so many'th.
 Prints for each pair of keys what the path is and what it took: seconds,
 processor seconds, and the most memory and temporary files at a time.
 """
@@ -28,6 +29,7 @@ def parse_arguments():
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--edges", action="store_true",
                         help="a row for each edge")
+    parser.add_argument("--apart", type=int, default=1)
     return parser.parse_args()
 
 
@@ -75,13 +77,15 @@ def records(portions):
     yield dataset.COPY_TRAILER
 
 
-def load(conn, nkeys, edges):
+def load(conn, nkeys, args):
     conn.execute("DROP TABLE IF EXISTS %s, %s_edges" % (TABLE, TABLE))
     conn.execute("CREATE UNLOGGED TABLE %s (key bigint, neighbors bigint[], "
                  "distances float8[])" % TABLE)
-    server.copy_in(conn, TABLE, records(graph(nkeys)))
+    server.copy_in(conn, TABLE, records(
+        (keys * args.apart, neighbors * args.apart, distances)
+        for keys, neighbors, distances in graph(nkeys)))
     table = TABLE
-    if edges:
+    if args.edges:
         table += "_edges"
         conn.execute(
             "CREATE UNLOGGED TABLE %s AS SELECT key, neighbor, rank::int, "
@@ -119,14 +123,14 @@ def main():
     with server.connect() as conn:
         server.extensions(conn, "gpuvec")
         for nkeys in args.keys:
-            table = load(conn, nkeys, args.edges)
+            table = load(conn, nkeys, args)
             print("%d keys, %d MB\n%12s %12s %6s %8s %8s %9s %8s %8s" % (
                 nkeys, server.one(conn, "SELECT pg_table_size(%s)", table)
                 / large.MB, "source", "target", "steps", "largest", "seconds",
                 "processor", "MB", "MB disk"), flush=True)
             for i in range(args.pairs):
-                measure(table, (i + 1) * STEP * 7919 % nkeys,
-                        (i + 1) * STEP * 104729 % nkeys)
+                measure(table, *((i + 1) * STEP * prime % nkeys * args.apart
+                                 for prime in (7919, 104729)))
 
 
 if __name__ == "__main__":
