@@ -101,7 +101,8 @@ CREATE TEMP TABLE nothing (key int, neighbor int, distance real);
 SELECT * FROM gpuvec_smoothest_path('nothing', 1, 2);
 
 -- as the definition says: of all ways from a to b without a key twice, the
--- first by largest step, number of steps, keys; in arrays, too
+-- first by largest step, number of steps, keys; in arrays, too, where half of
+-- the keys are negative
 CREATE TABLE random_graph (number int, key int, neighbor int, distance real);
 INSERT INTO random_graph
 SELECT number, abs(hashint4(number * 100 + i)) % 9,
@@ -144,7 +145,8 @@ BEGIN
 		INSERT INTO one SELECT key, neighbor, distance FROM random_graph
 		WHERE number = n;
 		TRUNCATE same;
-		INSERT INTO same SELECT key, array_agg(neighbor), array_agg(distance)
+		INSERT INTO same
+		SELECT key - 4, array_agg(neighbor - 4), array_agg(distance)
 		FROM one GROUP BY key;
 		FOR pair IN
 			SELECT a.key AS source, b.key AS target
@@ -157,8 +159,9 @@ BEGIN
 				coalesce(max(distance), '-Infinity') AS largest,
 				array_agg(key ORDER BY step) AS keys
 			FROM gpuvec_smoothest_path('one', pair.source, pair.target);
-			SELECT INTO in_arrays array_agg(key ORDER BY step)
-			FROM gpuvec_smoothest_path('same', pair.source, pair.target);
+			SELECT INTO in_arrays array_agg(key + 4 ORDER BY step)
+			FROM gpuvec_smoothest_path('same', pair.source - 4,
+				pair.target - 4);
 			pairs := pairs + 1;
 			IF truth.keys IS NULL THEN
 				unconnected := unconnected + 1;

@@ -63,7 +63,7 @@
 /* Number of rows from one report of progress to the next. */
 #define PROGRESS_EVERY	4096
 
-/* Edges whose keys are numbered together. */
+/* Edges whose keys are prefetched and numbered together. */
 #define MAX_NEW			64
 
 /* Edges that are in memory at a time, and of which splitters are a sample. */
@@ -192,7 +192,7 @@ typedef struct PathGraph
 	int			bucket;			/* the bucket that is read */
 	int			last;			/* the bucket of the bottleneck */
 
-	int64		ends[2];		/* the keys source and target */
+	int64		asked[2];		/* the keys source and target */
 	bool		are_there[2];	/* whether a row has them */
 	int32		source;
 	int32		target;
@@ -419,8 +419,8 @@ take_edges(PathGraph *graph)
 		numbered[i].rank = edges[i].rank;
 		graph->nkeys = Max(graph->nkeys, Max(ends[0], ends[1]) + 1);
 		for (int end = 0; end < 2; end++)
-			graph->are_there[end] |= edges[i].key == graph->ends[end] ||
-				edges[i].neighbor == graph->ends[end];
+			graph->are_there[end] |= edges[i].key == graph->asked[end] ||
+				edges[i].neighbor == graph->asked[end];
 	}
 	for (int i = 0; i < graph->nwaiting; i++)
 		if (numbered[i].ends[0] != numbered[i].ends[1])
@@ -617,12 +617,12 @@ read_graph(PathGraph *graph, Oid relid)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("key %lld not found in table \"%s\"",
-							(long long) graph->ends[end],
+							(long long) graph->asked[end],
 							RelationGetRelationName(rel)),
 					 errhint("Keys are the values of columns \"key\" and \"%s\" in rows without NULL.",
 							 column_names[graph->arrays][COLUMN_NEIGHBOR])));
-	graph->source = number_key(graph, graph->ends[0]);
-	graph->target = number_key(graph, graph->ends[1]);
+	graph->source = number_key(graph, graph->asked[0]);
+	graph->target = number_key(graph, graph->asked[1]);
 	relation_close(rel, NoLock);
 
 	graph->keys = alloc_array(graph->table->members, sizeof(int64));
@@ -1027,7 +1027,7 @@ Datum
 gpuvec_smoothest_path(PG_FUNCTION_ARGS)
 {
 	Oid			relid = PG_GETARG_OID(0);
-	PathGraph	graph = {.ends = {PG_GETARG_INT64(1), PG_GETARG_INT64(2)}};
+	PathGraph	graph = {.asked = {PG_GETARG_INT64(1), PG_GETARG_INT64(2)}};
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
 												  "gpuvec path",
 												  ALLOCSET_DEFAULT_SIZES);
