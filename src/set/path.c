@@ -9,12 +9,12 @@
  * considered.  Of these we take the path whose first key is smallest; if first
  * keys are equal, the second key decides, and so on.
  *
- * 1. One pass over the graph's table numbers the keys from 0.  A key that is
- *    neither negative nor larger than there are rows, as keys of a sequence, is
- *    its own number.  For others there is a hash table, which is freed
- *    afterwards.  All further steps work with numbers instead of keys, and use
- *    the numbers as indexes into arrays.  The pass puts edges into buckets by
- *    distance, as samplesort does; the buckets are on disk.
+ * 1. One pass over the graph's table numbers the keys.  A key from 0 to about
+ *    the number of keys, as sequences give them, is its own number.  All other
+ *    keys get the numbers from there on, and are looked up in a hash table,
+ *    which is freed afterwards.  All further steps work with numbers instead of
+ *    keys, and use the numbers as indexes into arrays.  The pass puts edges
+ *    into buckets by distance, as samplesort does; the buckets are on disk.
  * 2. By ascending distance, each bucket's edges join the trees that contain
  *    their ends, until source and target are in one tree.  A bucket's edges
  *    need no order, unless the bucket connects source and target.  That bucket
