@@ -323,14 +323,23 @@ SELECT * FROM gpuvec_smoothest_path('shape', 1, 2);
 ALTER TABLE shape ALTER distance TYPE int, ALTER neighbor TYPE float8;
 SELECT * FROM gpuvec_smoothest_path('shape', 1, 2);
 
+-- edges in the order of their distances: few temporary files, so they are divided evenly
+CREATE TABLE in_order AS SELECT i AS key, i + 1 AS neighbor, i::real AS distance FROM generate_series(1, 400000) AS i;
+CREATE VIEW temporary_files AS SELECT temp_files FROM pg_stat_database WHERE datname = current_database();
+SELECT pg_stat_force_next_flush();
+SELECT temp_files AS before FROM temporary_files \gset
+SELECT count(*), max(distance) FROM gpuvec_smoothest_path('in_order', 1, 400001);
+SELECT pg_stat_force_next_flush();
+SELECT temp_files - :before < 8 AS few FROM temporary_files;
+
 SELECT p.oid::regprocedure, provolatile, proisstrict, proparallel
 FROM pg_proc AS p WHERE proname = 'gpuvec_smoothest_path';
 
 SET client_min_messages = warning;
 DROP MATERIALIZED VIEW seen;
-DROP VIEW looked;
+DROP VIEW looked, temporary_files;
 DROP TABLE graph, small, nothing, random_graph, one, same, grid, mixed, longer,
-	whole, chain, secret, parted, shape;
+	whole, chain, secret, parted, shape, in_order;
 DROP FUNCTION by_definition, steps_within;
 DROP DOMAIN length;
 DROP FOREIGN DATA WRAPPER path_nowhere CASCADE;

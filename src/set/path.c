@@ -273,6 +273,21 @@ write_edge(EdgeBuckets *buckets, const Edge *edge)
 }
 
 /*
+ * Takes splitters from the n edges in memory, which it sorts, for buckets on
+ * disk.
+ */
+static void
+take_splitters(EdgeBuckets *buckets, int n)
+{
+	qsort(buckets->edges, n, sizeof(Edge), compare_edges);
+	for (int i = 0; i < NBUCKETS - 2; i++)
+		buckets->splitters[i] = i % 2 - 1 +
+			buckets->edges[(i / 2 + 1) * n / (NBUCKETS / 2)].rank;
+	buckets->splitters[NBUCKETS - 2] = PG_INT64_MAX;
+	buckets->set = LogicalTapeSetCreate(true, NULL, -1);
+}
+
+/*
  * Adds an edge.  If memory has no room for it, first takes splitters from the
  * edges in memory, and moves these edges to disk.
  */
@@ -288,12 +303,7 @@ add_edge(EdgeBuckets *buckets, const Edge *edge)
 	}
 	if (buckets->set == NULL)
 	{
-		qsort(edges, MAX_EDGES, sizeof(Edge), compare_edges);
-		for (int i = 0; i < NBUCKETS - 2; i++)
-			buckets->splitters[i] = i % 2 - 1 +
-				edges[(i / 2 + 1) * (MAX_EDGES / (NBUCKETS / 2))].rank;
-		buckets->splitters[NBUCKETS - 2] = PG_INT64_MAX;
-		buckets->set = LogicalTapeSetCreate(true, NULL, -1);
+		take_splitters(buckets, MAX_EDGES);
 		buckets->counts[0] = 0;
 		for (int i = 0; i < MAX_EDGES; i++)
 			write_edge(buckets, &edges[i]);
@@ -760,11 +770,27 @@ join_buckets(PathGraph *graph, EdgeBuckets *buckets)
 	if (bucket == NBUCKETS)
 		return NBUCKETS;
 
-	/* divide the bucket */
+	/*
+	 * Divide the bucket, whose edges may be in any order.  So take splitters
+	 * from edges in all of its parts.
+	 */
 	memcpy(graph->parents, graph->saved, bytes);
 	begin_buckets(&parts);
-	IvfpqProgressPhaseOf(IVFPQ_PROGRESS_JOINING, buckets->counts[bucket]);
+	IvfpqProgressPhaseOf(IVFPQ_PROGRESS_JOINING,
+						 2 * buckets->counts[bucket]);
 	buckets->nread = 0;
+	rewind_bucket(buckets, bucket);
+	total = 0;
+	for (int nsample = 0; (n = read_bucket(buckets, bucket)) > 0;)
+	{
+		int64		every = buckets->counts[bucket] / MAX_EDGES + 1;
+
+		for (int i = (every - total % every) % every; i < n; i += every)
+			parts.edges[nsample++] = buckets->edges[i];
+		total += n;
+		if (total == buckets->counts[bucket])
+			take_splitters(&parts, nsample);
+	}
 	rewind_bucket(buckets, bucket);
 	while ((n = read_bucket(buckets, bucket)) > 0)
 		for (int i = 0; i < n; i++)
