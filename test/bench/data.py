@@ -242,7 +242,7 @@ def gray_pictures():
 def make_sift(nqueries, args):
     import cv2
     import numpy as np
-    sift = cv2.SIFT_create()
+    sift = cv2.SIFT_create(contrastThreshold=.02)
     found = [descriptors for descriptors in (
         sift.detectAndCompute(picture, None)[1]
         for picture in gray_pictures()) if descriptors is not None]
