@@ -718,51 +718,56 @@ find_sample(const Ring *ring, int *places)
 	return n;
 }
 
-/* Finds out whether a measurement is due, and whether it has queries. */
-static void
-look_at_ring(Relation index, bool *due, bool *suffices)
+static bool
+was_asked_for(const Ring *ring)
 {
+	return ring->is_due;
+}
+
+static bool
+has_sample(const Ring *ring)
+{
+	int			places[SAMPLE_QUERIES];
+
+	return find_sample(ring, places) >= NEW_QUERIES;
+}
+
+/* Returns whether the index has a ring for which a function returns true. */
+static bool
+test_ring(Relation index, bool (*test) (const Ring *ring))
+{
+	bool		result = false;
 	int			slot;
 
-	*due = *suffices = false;
 	if (shared == NULL)
-		return;
+		return false;
 	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
 	slot = find_slot(index);
 	if (slot >= 0)
 	{
 		Ring	   *ring;
-		int			places[SAMPLE_QUERIES];
 
 		attach_ring(slot);
 		ring = attached[slot].ring;
 		LWLockAcquire(&ring->lock, LW_SHARED);
-		*due = ring->is_due;
-		*suffices = find_sample(ring, places) >= NEW_QUERIES;
+		result = test(ring);
 		LWLockRelease(&ring->lock);
 	}
 	LWLockRelease(shared->lock);
+	return result;
 }
 
 bool
 IvfpqLogIsDue(Relation index)
 {
-	bool		due;
-	bool		suffices;
-
-	look_at_ring(index, &due, &suffices);
-	return due;
+	return test_ring(index, was_asked_for);
 }
 
 bool
 IvfpqLogSuffices(Relation index)
 {
-	bool		due;
-	bool		suffices;
-
-	look_at_ring(index, &due, &suffices);
-	return suffices && ivfpq_auto_calibrate &&
-		IvfpqGetOptions(index)->auto_calibrate;
+	return ivfpq_auto_calibrate && IvfpqGetOptions(index)->auto_calibrate &&
+		test_ring(index, has_sample);
 }
 
 bool
