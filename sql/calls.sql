@@ -89,7 +89,8 @@ INSERT INTO statements (statement) VALUES
 	('gpuvec_doctor(''SELECT id FROM %1$s ORDER BY e <-> $1 LIMIT 1'')'), ('gpuvec_doctor()'),
 	('gpuvec_stat_reset(''%1$s_e'')'), ('gpuvec_stat_reset()'),
 	('gpuvec_index_counters(''%1$s_e''::regclass)'), ('gpuvec_last_scan()'),
-	('gpuvec_select(''{1,2}'', 1)'), ('gpuvec_quantiles(''{1,2}'', ''{1}'')'),
+	('gpuvec_select(''{1,2}''::real[], 1)'), ('gpuvec_quantiles(''{1,2}''::real[], ''{1}'')'),
+	('gpuvec_percentiles(''%2$s'', ''distance'', ''{.5}'')'),
 	('gpuvec_stat()'), ('gpuvec_mirrors()'), ('gpuvec_progress()'),
 	('gpuvec_stat_indexes'), ('gpuvec_stat'), ('gpuvec_mirrors'), ('gpuvec_progress');
 SELECT statement, stranger, id, reader, policed, stats, monitor, owner FROM statements,

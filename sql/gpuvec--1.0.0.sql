@@ -1064,29 +1064,45 @@ COMMENT ON FUNCTION gpuvec_doctor(text) IS
 -- Selection
 --
 
-CREATE FUNCTION gpuvec_select(vals real[], k integer, method text DEFAULT 'auto')
+CREATE FUNCTION gpuvec_select(vals anyarray, k integer, method text DEFAULT 'auto')
 RETURNS TABLE (
 	pos integer,
-	val real)
+	val anyelement)
 AS 'MODULE_PATHNAME'
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
 
-COMMENT ON FUNCTION gpuvec_select(real[], integer, text) IS
+COMMENT ON FUNCTION gpuvec_select(anyarray, integer, text) IS
 	'k smallest elements of an array, ascending, with their subscripts';
 
 CREATE FUNCTION gpuvec_quantiles(
-	vals real[],
+	vals anyarray,
 	ranks bigint[],
 	approximate boolean DEFAULT false)
 RETURNS TABLE (
 	rank bigint,
-	val real,
+	val anyelement,
 	rank_error bigint)
 AS 'MODULE_PATHNAME'
 LANGUAGE C STABLE STRICT PARALLEL SAFE;
 
-COMMENT ON FUNCTION gpuvec_quantiles(real[], bigint[], boolean) IS
+COMMENT ON FUNCTION gpuvec_quantiles(anyarray, bigint[], boolean) IS
 	'elements of an array at given ranks of its sorted order';
+
+CREATE FUNCTION gpuvec_percentiles(
+	rel regclass,
+	value_column name,
+	fractions double precision[],
+	approximate boolean DEFAULT false)
+RETURNS TABLE (
+	fraction double precision,
+	val double precision,
+	rank bigint,
+	rank_error bigint)
+AS 'MODULE_PATHNAME'
+LANGUAGE C STABLE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION gpuvec_percentiles(regclass, name, double precision[], boolean) IS
+	'values of a column at given fractions of its sorted order';
 
 --
 -- Many queries at once

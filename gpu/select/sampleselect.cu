@@ -20,7 +20,8 @@
  *	  every input needs the same memory, and no oracles are stored.
  *	- Only the first range, which has all items, is divided by splitters; each
  *	  later range is divided evenly, into 2,048 parts.  As 64 bits are 11 times
- *	  5 and 9, no input takes more than 6 even divisions.
+ *	  5 and 9, and 96 are 11 times 8 and 8, no input takes more than 6 even
+ *	  divisions, or 9 of doubles.
  *	- One kernel does all levels, because for short rows a launch for each
  *	  level would take longer than everything else.
  *
@@ -40,17 +41,18 @@
 #define THREADS			512		/* of a block that counts */
 #define BLOCKS_A_SM		2		/* resident blocks: more would have too few
 								 * registers for loads in flight */
+#ifndef TREE_BITS				/* the bench defines others */
 #define TREE_BITS		8
+#endif
 #define BUCKETS			(1 << TREE_BITS)
 #define SPLITTERS		(BUCKETS - 1)
-#define SAMPLED			(16 * BUCKETS)	/* number of items of a sample */
+#define SAMPLED			4096	/* number of items of a sample */
 #define DIGIT_BITS		11		/* bits of an item that an even division
 								 * divides by */
 #define DIGITS			(1 << DIGIT_BITS)
 #define CHUNK_VALUES	8		/* loads in flight, of a thread */
 #define CHUNK			(THREADS * CHUNK_VALUES)	/* values that a block
 													 * loads at once */
-#define SAMPLE_BYTES	(sizeof(uint64_t) * SAMPLED)
 
 /* -- splitters, buckets, chunks of a row */
 
@@ -60,10 +62,11 @@
  * The tree and the sample are the same as in src/cpu/select: the sample has
  * one random item from each of 4,096 equal stretches of the row.
  */
+template <typename Item>
 struct Tree
 {
-	uint64_t	sorted[SPLITTERS];
-	uint64_t	nodes[SPLITTERS];	/* children of i: 2 i + 1, 2 i + 2 */
+	Item		sorted[SPLITTERS];
+	Item		nodes[SPLITTERS];	/* children of i: 2 i + 1, 2 i + 2 */
 };
 
 /* Returns the position of the sample's item from stretch j of n values. */
@@ -82,8 +85,10 @@ stretch_position(int64_t n, uint32_t j)
  * Makes the tree of a row of n >= SAMPLED values, by all threads of a block.
  * `items` [SAMPLED] is shared memory for the sample.  Ends with a barrier.
  */
+template <typename Value>
 static __device__ __forceinline__ void
-plant(const float *row, int64_t n, uint64_t *items, Tree *tree)
+plant(const Value *row, int64_t n, GvItem<Value> *items,
+	  Tree<GvItem<Value>> *tree)
 {
 	for (uint32_t j = threadIdx.x; j < SAMPLED; j += THREADS)
 	{
@@ -106,8 +111,9 @@ plant(const float *row, int64_t n, uint64_t *items, Tree *tree)
 	__syncthreads();
 }
 
+template <typename Item>
 static __device__ __forceinline__ uint32_t
-bucket_of(const Tree *tree, uint64_t item)
+bucket_of(const Tree<Item> *tree, Item item)
 {
 	uint32_t	i = 0;
 
@@ -154,16 +160,17 @@ chunk_position(int64_t first, int r)
  * Loads the chunk at `first` of a row of n values.  Values beyond the row's
  * end are 0.
  */
+template <typename Value>
 static __device__ __forceinline__ void
-load_chunk(const float *row, int64_t n, int64_t first,
-		   float (&values)[CHUNK_VALUES])
+load_chunk(const Value *row, int64_t n, int64_t first,
+		   Value (&values)[CHUNK_VALUES])
 {
 #pragma unroll
 	for (int r = 0; r < CHUNK_VALUES; r++)
 	{
 		int64_t		i = chunk_position(first, r);
 
-		values[r] = i < n ? __ldcs(&row[i]) : 0.0f;
+		values[r] = i < n ? __ldcs(&row[i]) : Value(0);
 	}
 }
 
@@ -173,9 +180,10 @@ load_chunk(const float *row, int64_t n, int64_t first,
  * *count, in the device's memory, is the number of items appended so far.
  * Begins with a barrier.
  */
+template <typename Value>
 static __device__ __forceinline__ void
-append(const float (&values)[CHUNK_VALUES], int64_t first, uint32_t mask,
-	   uint32_t *count, uint64_t *d_items, uint32_t capacity)
+append(const Value (&values)[CHUNK_VALUES], int64_t first, uint32_t mask,
+	   uint32_t *count, GvItem<Value> *d_items, uint32_t capacity)
 {
 	__shared__ uint32_t block_count;
 	__shared__ uint32_t block_at;
@@ -202,26 +210,31 @@ append(const float (&values)[CHUNK_VALUES], int64_t first, uint32_t mask,
 }
 
 /* Sorts d_items [n] by CUB and stores the sorted items from d_items + n on. */
+template <typename Item>
 static GvStatus
-sort_items(GvSelector *selector, uint64_t *d_items, int64_t n,
+sort_items(GvSelector *selector, Item *d_items, int64_t n,
 		   cudaStream_t stream)
 {
 	size_t		bytes = 0;
 
 	GV_CUDA_TRY(cub::DeviceRadixSort::SortKeys(NULL, bytes,
-											   (const uint64_t *) NULL,
-											   (uint64_t *) NULL, n));
+											   (const Item *) NULL,
+											   (Item *) NULL, n));
 	GV_TRY(gv_buffer_need(&selector->d_sort, bytes));
 	return gv_cuda_status(cub::DeviceRadixSort::SortKeys(
 							  selector->d_sort.memory, bytes,
-							  (const uint64_t *) d_items, d_items + n, n, 0,
-							  64, stream));
+							  (const Item *) d_items, d_items + n, n, 0,
+							  sizeof(Item) > 8 ? 96 : 64, stream));
 }
 
 /* -- the first k items of rows */
 
+/* The number of items that a block sorts, at most. */
+template <typename Value>
+constexpr int64_t CAPACITY = GV_ROWS_BYTES / sizeof(GvItem<Value>);
+
 /* The memory that the blocks of a row share.  It is zero before a launch. */
-struct Shared
+struct alignas(16) Shared
 {
 	uint32_t	counts[3][DIGITS];	/* used in turn: blocks count in one while
 									 * the next is cleared */
@@ -230,6 +243,7 @@ struct Shared
 };
 
 /* The parameters of a launch besides the rows. */
+template <typename Item>
 struct Levels
 {
 	bool		is_sampled;		/* the first division is by splitters */
@@ -237,24 +251,26 @@ struct Levels
 								 * least k */
 	Shared	   *d_shared;		/* [teams]: a team is the blocks that share a
 								 * row */
-	uint64_t   *d_items;		/* [teams][capacity] */
+	Item	   *d_items;		/* [teams][capacity] */
 };
 
 /* A range that contains the k-th item of a row. */
+template <typename Item>
 struct Range
 {
-	uint64_t	first;
-	uint64_t	last;
+	Item		first;
+	Item		last;
 	uint32_t	count;			/* number of items in the range */
 	uint32_t	before;			/* number of items below the range */
 };
 
 /* The shared memory of a block besides its items. */
+template <typename Item>
 struct Block
 {
 	uint32_t	counts[DIGITS];
-	Tree		tree;
-	Range		range;
+	Tree<Item>	tree;
+	Range<Item> range;
 	uint32_t	sums[THREADS / GV_WARP];
 };
 
@@ -289,36 +305,42 @@ struct Member
 };
 
 /* Returns the number of low bits that remain in a part of an even division. */
+template <typename Item>
 static __device__ __forceinline__ int
-part_bits(const Range &range)
+part_bits(const Range<Item> &range)
 {
-	return max(0, 64 - __clzll((long long) (range.last - range.first)) -
-			   DIGIT_BITS);
+	Item		width = range.last - range.first;
+	uint64_t	high = (uint64_t) (width >> 32);
+	int			bits = high > 0 ? 96 - __clzll((long long) high) :
+		64 - __clzll((long long) width);
+
+	return max(0, bits - DIGIT_BITS);
 }
 
 /*
  * Counts, by bucket, those items of this block's chunks that are in the range.
  */
+template <typename Value>
 static __device__ __forceinline__ void
-count_items(const float *row, int64_t n, const Member &member, Block &block,
-			bool by_tree)
+count_items(const Value *row, int64_t n, const Member &member,
+			Block<GvItem<Value>> &block, bool by_tree)
 {
-	Range		range = block.range;
+	Range<GvItem<Value>> range = block.range;
 	int			bits = part_bits(range);
 
 #pragma unroll 1
 	for (int64_t first = (int64_t) member.number * CHUNK; first < n;
 		 first += (int64_t) member.nmembers * CHUNK)
 	{
-		float		values[CHUNK_VALUES];
+		Value		values[CHUNK_VALUES];
 
 		load_chunk(row, n, first, values);
 #pragma unroll
 		for (int r = 0; r < CHUNK_VALUES; r++)
 		{
 			int64_t		i = chunk_position(first, r);
-			uint64_t	item = gv_row_item(values[r], i);
-			uint64_t	offset = item - range.first;
+			GvItem<Value> item = gv_row_item(values[r], i);
+			GvItem<Value> offset = item - range.first;
 			bool		inside = i < n && offset <= range.last - range.first;
 			uint32_t	bucket = 0;
 
@@ -331,11 +353,12 @@ count_items(const float *row, int64_t n, const Member &member, Block &block,
 }
 
 /* Narrows the range to the bucket that has the item of this rank. */
+template <typename Item>
 static __device__ __forceinline__ void
-enter_bucket(Block &block, uint32_t rank, bool by_tree)
+enter_bucket(Block<Item> &block, uint32_t rank, bool by_tree)
 {
 	constexpr int EACH = DIGITS / THREADS;
-	Range		range = block.range;
+	Range<Item> range = block.range;
 	uint32_t	lane = threadIdx.x % GV_WARP;
 	uint32_t	mine[EACH];
 	uint32_t	sum = 0;
@@ -378,11 +401,11 @@ enter_bucket(Block &block, uint32_t rank, bool by_tree)
 		else
 		{
 			int			bits = part_bits(range);
-			uint64_t	end = ((uint64_t) b << bits) +
-				((UINT64_C(1) << bits) - 1);
+			Item		end = ((Item) b << bits) + (((Item) 1 << bits) - 1);
 
-			range.last = range.first + min(end, range.last - range.first);
-			range.first += (uint64_t) b << bits;
+			if (end < range.last - range.first)
+				range.last = range.first + end;
+			range.first += (Item) b << bits;
 		}
 		block.range = range;
 	}
@@ -393,9 +416,10 @@ enter_bucket(Block &block, uint32_t rank, bool by_tree)
  * Divides the range once, which is one level, and enters the bucket of the
  * k-th item.
  */
+template <typename Value>
 static __device__ __forceinline__ void
-divide(const float *row, const GvRowsCall &call, Member &member, Block &block,
-	   bool by_tree)
+divide(const Value *row, const GvCallOf<Value> &call, Member &member,
+	   Block<GvItem<Value>> &block, bool by_tree)
 {
 	bool		alone = member.nmembers == 1;
 	uint32_t   *counts = member.shared->counts[member.turn];
@@ -428,15 +452,16 @@ divide(const float *row, const GvRowsCall &call, Member &member, Block &block,
  * Appends the items of this block's chunks that are not above `last` to
  * d_items [capacity].
  */
+template <typename Value>
 static __device__ __forceinline__ void
-gather(const float *row, int64_t n, const Member &member, uint64_t last,
-	   uint64_t *d_items, uint32_t capacity)
+gather(const Value *row, int64_t n, const Member &member, GvItem<Value> last,
+	   GvItem<Value> *d_items, uint32_t capacity)
 {
 #pragma unroll 1
 	for (int64_t first = (int64_t) member.number * CHUNK; first < n;
 		 first += (int64_t) member.nmembers * CHUNK)
 	{
-		float		values[CHUNK_VALUES];
+		Value		values[CHUNK_VALUES];
 		uint32_t	mask = 0;
 
 		load_chunk(row, n, first, values);
@@ -454,11 +479,13 @@ gather(const float *row, int64_t n, const Member &member, uint64_t last,
 }
 
 /* Selects from one row. */
+template <typename Value>
 static __device__ __forceinline__ void
-select_row(const GvRowsCall &call, const Levels &levels, int64_t number,
-		   uint64_t *d_items, Member &member, Block &block, uint64_t *items)
+select_row(const GvCallOf<Value> &call, const Levels<GvItem<Value>> &levels,
+		   int64_t number, GvItem<Value> *d_items, Member &member,
+		   Block<GvItem<Value>> &block, GvItem<Value> *items)
 {
-	const float *row = call.d_values + number * call.columns;
+	const Value *row = call.d_values + number * call.columns;
 	bool		by_tree = levels.is_sampled && call.columns >= SAMPLED;
 	uint32_t	count;
 
@@ -466,7 +493,8 @@ select_row(const GvRowsCall &call, const Levels &levels, int64_t number,
 		plant(row, call.columns, items, &block.tree);
 	__syncthreads();
 	if (threadIdx.x == 0)
-		block.range = {0, GV_NO_ITEM, (uint32_t) call.columns, 0};
+		block.range = {0, gv_no_item<GvItem<Value>>, (uint32_t) call.columns,
+			0};
 	__syncthreads();
 	while (block.range.before + block.range.count > levels.capacity)
 	{
@@ -480,17 +508,17 @@ select_row(const GvRowsCall &call, const Levels &levels, int64_t number,
 	member.wait();
 	if (member.number != 0)
 		return;
-	if (levels.capacity <= GV_ROWS_CAPACITY)
+	if (levels.capacity <= CAPACITY<Value>)
 	{
 		for (uint32_t i = threadIdx.x; i < count; i += THREADS)
-			items[i] = __ldcg(&d_items[i]);
+			items[i] = gv_read_item(&d_items[i]);
 		__syncthreads();
 		gv_block_write(items, count, call, number);
 	}
 	else
 		for (uint32_t i = count + threadIdx.x; i < levels.capacity;
 			 i += THREADS)
-			d_items[i] = GV_NO_ITEM;
+			d_items[i] = gv_no_item<GvItem<Value>>;
 	if (threadIdx.x == 0)
 		member.shared->gathered = 0;
 	__threadfence();
@@ -500,14 +528,14 @@ select_row(const GvRowsCall &call, const Levels &levels, int64_t number,
 /*
  * Selects from rows.  A block takes rows one after the other.  If rows are
  * fewer than blocks, several blocks share a row and wait for each other; this
- * cannot hang because all blocks are resident.  Shared memory: items
- * [GV_ROWS_CAPACITY].
+ * cannot hang because all blocks are resident.  Shared memory: items [CAPACITY].
  */
+template <typename Value>
 static __global__ void __launch_bounds__(THREADS, BLOCKS_A_SM)
-sampleselect_kernel(GvRowsCall call, Levels levels)
+sampleselect_kernel(GvCallOf<Value> call, Levels<GvItem<Value>> levels)
 {
 	GV_SHARED(memory);
-	__shared__ Block block;
+	__shared__ Block<GvItem<Value>> block;
 	uint32_t	nrows = (uint32_t) call.rows;
 	uint32_t	nteams = min(nrows, gridDim.x);
 	uint32_t	nmembers = gridDim.x / nteams;
@@ -518,22 +546,23 @@ sampleselect_kernel(GvRowsCall call, Levels levels)
 	for (uint32_t i = team; i < nrows && team < nteams; i += nteams)
 		select_row(call, levels, i, levels.d_items +
 				   (int64_t) team * levels.capacity, member, block,
-				   (uint64_t *) memory);
+				   (GvItem<Value> *) memory);
 }
 
 /*
  * Finds how many blocks of sampleselect_kernel are resident at once.  Emulated
  * blocks run one after the other, so only one of them is resident.
  */
+template <typename Value>
 static GvStatus
 find_blocks(const GvSelector *selector, int *nblocks)
 {
-	size_t		bytes = sizeof(uint64_t) * GV_ROWS_CAPACITY;
-
-	GV_TRY(gv_allow_shared((const void *) sampleselect_kernel, bytes));
+	GV_TRY(gv_allow_shared((const void *) sampleselect_kernel<Value>,
+						   GV_ROWS_BYTES));
 #ifdef __CUDACC__
 	GV_CUDA_TRY(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-					nblocks, sampleselect_kernel, THREADS, bytes));
+					nblocks, sampleselect_kernel<Value>, THREADS,
+					GV_ROWS_BYTES));
 	*nblocks *= selector->nsms;
 	return *nblocks > 0 ? GV_OK : GV_FAILED;
 #else
@@ -542,27 +571,28 @@ find_blocks(const GvSelector *selector, int *nblocks)
 #endif
 }
 
+template <typename Value>
 static GvStatus
-launch(GvRowsCall call, Levels levels, int nblocks, cudaStream_t stream)
+launch(GvCallOf<Value> call, Levels<GvItem<Value>> levels, int nblocks,
+	   cudaStream_t stream)
 {
-	size_t		bytes = sizeof(uint64_t) * GV_ROWS_CAPACITY;
-
 #ifdef __CUDACC__
 	void	   *arguments[] = {&call, &levels};
 
 	return gv_cuda_status(cudaLaunchCooperativeKernel(
-							  (const void *) sampleselect_kernel,
-							  dim3(nblocks), dim3(THREADS), arguments, bytes,
-							  stream));
+							  (const void *) sampleselect_kernel<Value>,
+							  dim3(nblocks), dim3(THREADS), arguments,
+							  GV_ROWS_BYTES, stream));
 #else
-	return gv_launch(sampleselect_kernel, nblocks, THREADS, bytes, stream,
-					 call, levels);
+	return gv_launch(sampleselect_kernel<Value>, nblocks, THREADS,
+					 GV_ROWS_BYTES, stream, call, levels);
 #endif
 }
 
 /* Writes the first k of a row's sorted items, a thread for each item. */
+template <typename Value>
 static __global__ void __launch_bounds__(THREADS)
-write_kernel(GvRowsCall call, const uint64_t *sorted)
+write_kernel(GvCallOf<Value> call, const GvItem<Value> *sorted)
 {
 	int64_t		i = (int64_t) blockIdx.x * THREADS + threadIdx.x;
 
@@ -572,51 +602,57 @@ write_kernel(GvRowsCall call, const uint64_t *sorted)
 
 /*
  * Returns the capacity for the gathered items of a row, which is at least
- * GV_ROWS_CAPACITY.
+ * CAPACITY.
  */
+template <typename Value>
 static int64_t
 capacity_for(int64_t k)
 {
-	if (k + k / 8 <= GV_ROWS_CAPACITY)
-		return GV_ROWS_CAPACITY;
+	if (k + k / 8 <= CAPACITY<Value>)
+		return CAPACITY<Value>;
 	return k + (k / 8 > 4096 ? k / 8 : 4096);
 }
 
 size_t
-gv_sample_bytes(int64_t k)
+gv_sample_bytes(int64_t k, bool doubles)
 {
-	int64_t		capacity = capacity_for(k);
-	size_t		bytes = sizeof(Shared) + 2 * sizeof(uint64_t) * capacity +
-		(size_t) gv_sort_most_bytes(capacity, sizeof(uint64_t));
+	int64_t		capacity = doubles ? capacity_for<double>(k) :
+		capacity_for<float>(k);
+	size_t		item_bytes = doubles ? sizeof(GvItem<double>) :
+		sizeof(GvItem<float>);
+	size_t		bytes = sizeof(Shared) + 2 * item_bytes * capacity +
+		(size_t) gv_sort_most_bytes(capacity, item_bytes);
 
 	return bytes + bytes / 4;
 }
 
+template <typename Value>
 GvStatus
-gv_rows_sample(GvSelector *selector, const GvRowsCall *call, bool is_sampled,
-			   cudaStream_t stream)
+gv_rows_sample(GvSelector *selector, const GvCallOf<Value> *call,
+			   bool is_sampled, cudaStream_t stream)
 {
-	int64_t		capacity = capacity_for(call->k);
+	using Item = GvItem<Value>;
+	int64_t		capacity = capacity_for<Value>(call->k);
 	/*
 	 * a block cannot sort this many items, so rows are taken one by one; SQL
 	 * has only one row
 	 */
-	bool		large = capacity > GV_ROWS_CAPACITY;
+	bool		large = capacity > CAPACITY<Value>;
 	int64_t		step = large ? 1 : call->rows;
 	int			nblocks;
 	int64_t		nteams;
 
-	GV_TRY(find_blocks(selector, &nblocks));
+	GV_TRY(find_blocks<Value>(selector, &nblocks));
 	nteams = std::min(step, (int64_t) nblocks);
 	GV_TRY(gv_buffer_need(&selector->d_work,
-						  (sizeof(Shared) + 2 * sizeof(uint64_t) * capacity) *
+						  (sizeof(Shared) + 2 * sizeof(Item) * capacity) *
 						  nteams));
 	for (int64_t first = 0; first < call->rows; first += step)
 	{
 		Shared	   *d_shared = (Shared *) selector->d_work.memory;
-		Levels		levels = {is_sampled, (uint32_t) capacity, d_shared,
-			(uint64_t *) (d_shared + nteams)};
-		GvRowsCall	some = {call->d_values + first * call->columns,
+		Levels<Item> levels = {is_sampled, (uint32_t) capacity, d_shared,
+			(Item *) (d_shared + nteams)};
+		GvCallOf<Value> some = {call->d_values + first * call->columns,
 			call->columns, step, call->d_positions + first * call->k,
 			call->d_selected + first * call->k, call->k};
 
@@ -625,12 +661,17 @@ gv_rows_sample(GvSelector *selector, const GvRowsCall *call, bool is_sampled,
 		if (!large)
 			break;
 		GV_TRY(sort_items(selector, levels.d_items, capacity, stream));
-		GV_TRY(gv_launch(write_kernel, gv_blocks_for(call->k, THREADS),
+		GV_TRY(gv_launch(write_kernel<Value>, gv_blocks_for(call->k, THREADS),
 						 THREADS, 0, stream, some,
-						 levels.d_items + capacity));
+						 (const Item *) levels.d_items + capacity));
 	}
 	return GV_OK;
 }
+
+template GvStatus gv_rows_sample(GvSelector *, const GvCallOf<float> *, bool,
+								 cudaStream_t);
+template GvStatus gv_rows_sample(GvSelector *, const GvCallOf<double> *, bool,
+								 cudaStream_t);
 
 /* -- ranks of an array */
 
@@ -638,17 +679,19 @@ gv_rows_sample(GvSelector *selector, const GvRowsCall *call, bool is_sampled,
  * The buckets of a level.  The host reads the counts and chooses the buckets
  * that are wanted.
  */
+template <typename Item>
 struct Buckets
 {
-	uint64_t	sorted[SPLITTERS];
+	Item		sorted[SPLITTERS];
 	uint32_t	counts[BUCKETS];
 	uint32_t	wanted[BUCKETS];
 	uint32_t	gathered;
 };
 
 /* Makes the items of an array, a thread for each item. */
+template <typename Value>
 static __global__ void __launch_bounds__(THREADS)
-items_kernel(const float *values, int64_t n, uint64_t *items)
+items_kernel(const Value *values, int64_t n, GvItem<Value> *items)
 {
 	int64_t		i = (int64_t) blockIdx.x * THREADS + threadIdx.x;
 
@@ -662,23 +705,24 @@ items_kernel(const float *values, int64_t n, uint64_t *items)
  * gridDim.x-th chunk, and makes its own copy of the splitters.  Shared memory:
  * items [SAMPLED].
  */
+template <typename Value>
 static __global__ void __launch_bounds__(THREADS)
-bucket_kernel(const float *values, int64_t n, Buckets *buckets,
-			  uint64_t *items, uint32_t capacity)
+bucket_kernel(const Value *values, int64_t n, Buckets<GvItem<Value>> *buckets,
+			  GvItem<Value> *items, uint32_t capacity)
 {
 	GV_SHARED(memory);
-	__shared__ Tree tree;
+	__shared__ Tree<GvItem<Value>> tree;
 	__shared__ uint32_t counts[BUCKETS];	/* counts, or flags of wanted
 											 * buckets */
 
-	if (threadIdx.x < BUCKETS)
-		counts[threadIdx.x] = items == NULL ? 0 : buckets->wanted[threadIdx.x];
-	plant(values, n, (uint64_t *) memory, &tree);
+	for (int i = threadIdx.x; i < BUCKETS; i += THREADS)
+		counts[i] = items == NULL ? 0 : buckets->wanted[i];
+	plant(values, n, (GvItem<Value> *) memory, &tree);
 #pragma unroll 1
 	for (int64_t first = (int64_t) blockIdx.x * CHUNK; first < n;
 		 first += (int64_t) gridDim.x * CHUNK)
 	{
-		float		some[CHUNK_VALUES];
+		Value		some[CHUNK_VALUES];
 		uint32_t	mask = 0;
 
 		load_chunk(values, n, first, some);
@@ -699,19 +743,21 @@ bucket_kernel(const float *values, int64_t n, Buckets *buckets,
 	__syncthreads();
 	if (items != NULL)
 		return;
-	if (threadIdx.x < BUCKETS && counts[threadIdx.x] > 0)
-		atomicAdd(&buckets->counts[threadIdx.x], counts[threadIdx.x]);
-	if (blockIdx.x == 0 && threadIdx.x < SPLITTERS)
-		buckets->sorted[threadIdx.x] = tree.sorted[threadIdx.x];
+	for (int i = threadIdx.x; i < BUCKETS; i += THREADS)
+		if (counts[i] > 0)
+			atomicAdd(&buckets->counts[i], counts[i]);
+	for (int i = threadIdx.x; blockIdx.x == 0 && i < SPLITTERS; i += THREADS)
+		buckets->sorted[i] = tree.sorted[i];
 }
 
 /*
  * Stores the values at the given ranks of sorted items, a thread for each
  * rank.
  */
+template <typename Value>
 static __global__ void __launch_bounds__(THREADS)
-pick_kernel(const uint64_t *sorted, const int64_t *ranks, int32_t nranks,
-			float *quantiles)
+pick_kernel(const GvItem<Value> *sorted, const int64_t *ranks, int32_t nranks,
+			Value *quantiles)
 {
 	int			i = blockIdx.x * THREADS + threadIdx.x;
 
@@ -720,18 +766,20 @@ pick_kernel(const uint64_t *sorted, const int64_t *ranks, int32_t nranks,
 }
 
 /* A call of gv_gpu_quantiles. */
+template <typename Value>
 struct Quantiles
 {
+	using Item = GvItem<Value>;
 	GvSelector *selector;
-	const float *d_values;		/* [n] */
+	const Value *d_values;		/* [n] */
 	int64_t		n;
 	const int64_t *ranks;		/* [nranks] */
 	int32_t		nranks;
-	float	   *quantiles;		/* [nranks] */
+	Value	   *quantiles;		/* [nranks] */
 	int64_t    *rank_errors;	/* [nranks] */
 	cudaStream_t stream;
-	Buckets    *d_buckets;
-	Buckets		buckets;
+	Buckets<Item> *d_buckets;
+	Buckets<Item> buckets;
 	int64_t		starts[BUCKETS + 1];	/* first rank of each bucket */
 	int64_t		kept[BUCKETS + 1];	/* first rank of each bucket among the
 									 * gathered items */
@@ -741,21 +789,24 @@ struct Quantiles
  * Counts the items of each bucket if d_items is NULL.  Otherwise gathers the
  * items of the wanted buckets in d_items.
  */
+template <typename Value>
 static GvStatus
-run_level(const Quantiles *q, uint64_t *d_items, int64_t capacity)
+run_level(const Quantiles<Value> *q, GvItem<Value> *d_items, int64_t capacity)
 {
 	GV_CUDA_TRY(gv_upload(q->d_buckets, &q->buckets, 1, q->stream));
-	return gv_launch(bucket_kernel, BLOCKS_A_SM * q->selector->nsms, THREADS,
-					 SAMPLE_BYTES, q->stream, q->d_values, q->n, q->d_buckets,
+	return gv_launch(bucket_kernel<Value>, BLOCKS_A_SM * q->selector->nsms,
+					 THREADS, sizeof(GvItem<Value>) * SAMPLED, q->stream, q->d_values, q->n, q->d_buckets,
 					 d_items, (uint32_t) capacity);
 }
 
+template <typename Value>
 static GvStatus
-count_buckets(Quantiles *q)
+count_buckets(Quantiles<Value> *q)
 {
-	GV_TRY(gv_buffer_need(&q->selector->d_small, sizeof(Buckets)));
-	q->d_buckets = (Buckets *) q->selector->d_small.memory;
-	GV_TRY(run_level(q, NULL, 0));
+	GV_TRY(gv_buffer_need(&q->selector->d_small,
+						  sizeof(Buckets<GvItem<Value>>)));
+	q->d_buckets = (Buckets<GvItem<Value>> *) q->selector->d_small.memory;
+	GV_TRY(run_level(q, (GvItem<Value> *) NULL, 0));
 	GV_CUDA_TRY(gv_download(&q->buckets, q->d_buckets, 1, q->stream));
 	GV_CUDA_TRY(cudaStreamSynchronize(q->stream));
 	for (int b = 0; b < BUCKETS; b++)
@@ -764,8 +815,9 @@ count_buckets(Quantiles *q)
 }
 
 /* Returns the bucket that contains the item of that rank. */
+template <typename Value>
 static int
-bucket_of_rank(const Quantiles *q, int64_t rank)
+bucket_of_rank(const Quantiles<Value> *q, int64_t rank)
 {
 	int			low = 0;
 	int			high = BUCKETS - 1;
@@ -786,18 +838,19 @@ bucket_of_rank(const Quantiles *q, int64_t rank)
  * Gathers all items, or the items of buckets that contain a wanted rank.
  * Returns their number in *count.
  */
+template <typename Value>
 static GvStatus
-gather_items(Quantiles *q, int64_t *count)
+gather_items(Quantiles<Value> *q, int64_t *count)
 {
 	GvBuffer   *items = &q->selector->d_work;
 
 	*count = q->n;
 	if (q->n <= SAMPLED)
 	{
-		GV_TRY(gv_buffer_need(items, 2 * sizeof(uint64_t) * *count));
-		return gv_launch(items_kernel, gv_blocks_for(q->n, THREADS), THREADS,
+		GV_TRY(gv_buffer_need(items, 2 * sizeof(GvItem<Value>) * *count));
+		return gv_launch(items_kernel<Value>, gv_blocks_for(q->n, THREADS), THREADS,
 						 0, q->stream, q->d_values, q->n,
-						 (uint64_t *) items->memory);
+						 (GvItem<Value> *) items->memory);
 	}
 	GV_TRY(count_buckets(q));
 	for (int32_t i = 0; i < q->nranks; i++)
@@ -806,23 +859,24 @@ gather_items(Quantiles *q, int64_t *count)
 		q->kept[b + 1] = q->kept[b] +
 			(q->buckets.wanted[b] ? q->buckets.counts[b] : 0);
 	*count = q->kept[BUCKETS];
-	GV_TRY(gv_buffer_need(items, 2 * sizeof(uint64_t) * *count));
-	return run_level(q, (uint64_t *) items->memory, *count);
+	GV_TRY(gv_buffer_need(items, 2 * sizeof(GvItem<Value>) * *count));
+	return run_level(q, (GvItem<Value> *) items->memory, *count);
 }
 
 /* Sorts the gathered items and reads those of the ranks. */
+template <typename Value>
 static GvStatus
-answer_exactly(Quantiles *q)
+answer_exactly(Quantiles<Value> *q)
 {
 	GvSelector *selector = q->selector;
-	size_t		rank_bytes = sizeof(int64_t) + sizeof(float);
-	uint64_t   *d_items;
+	size_t		rank_bytes = sizeof(int64_t) + sizeof(Value);
+	GvItem<Value> *d_items;
 	int64_t    *d_ranks;
-	float	   *d_quantiles;
+	Value	   *d_quantiles;
 	int64_t		count;
 
 	GV_TRY(gather_items(q, &count));
-	d_items = (uint64_t *) selector->d_work.memory;
+	d_items = (GvItem<Value> *) selector->d_work.memory;
 	GV_TRY(sort_items(selector, d_items, count, q->stream));
 
 	/*
@@ -837,10 +891,10 @@ answer_exactly(Quantiles *q)
 	}
 	GV_TRY(gv_buffer_need(&selector->d_sort, rank_bytes * q->nranks));
 	d_ranks = (int64_t *) selector->d_sort.memory;
-	d_quantiles = (float *) (d_ranks + q->nranks);
+	d_quantiles = (Value *) (d_ranks + q->nranks);
 	GV_CUDA_TRY(gv_upload(d_ranks, q->rank_errors, q->nranks, q->stream));
-	GV_TRY(gv_launch(pick_kernel, gv_blocks_for(q->nranks, THREADS), THREADS,
-					 0, q->stream, d_items + count, d_ranks, q->nranks,
+	GV_TRY(gv_launch(pick_kernel<Value>, gv_blocks_for(q->nranks, THREADS), THREADS,
+					 0, q->stream, (const GvItem<Value> *) d_items + count, d_ranks, q->nranks,
 					 d_quantiles));
 	GV_CUDA_TRY(gv_download(q->quantiles, d_quantiles, q->nranks, q->stream));
 	GV_CUDA_TRY(cudaStreamSynchronize(q->stream));
@@ -849,12 +903,26 @@ answer_exactly(Quantiles *q)
 	return GV_OK;
 }
 
+/* Returns an item's value, on the host. */
+static float
+value_of(uint64_t item)
+{
+	return gv_select_value((uint32_t) (item >> 32));
+}
+
+static double
+value_of(unsigned __int128 item)
+{
+	return gv_select_value_double((uint64_t) (item >> 32));
+}
+
 /*
  * Answers each rank with the splitter whose rank is nearest and, if two
  * splitters are equally near, with the smaller one (section II.C).
  */
+template <typename Value>
 static GvStatus
-answer_by_splitters(Quantiles *q)
+answer_by_splitters(Quantiles<Value> *q)
 {
 	GV_TRY(count_buckets(q));
 	for (int32_t i = 0; i < q->nranks; i++)
@@ -865,21 +933,31 @@ answer_by_splitters(Quantiles *q)
 		if (s == SPLITTERS || (s > 0 && q->ranks[i] -
 							   q->starts[s] <= q->starts[s + 1] - q->ranks[i]))
 			s--;
-		q->quantiles[i] =
-			gv_select_value((uint32_t) (q->buckets.sorted[s] >> 32));
+		q->quantiles[i] = value_of(q->buckets.sorted[s]);
 		q->rank_errors[i] = q->starts[s + 1] - q->ranks[i];
 	}
 	return GV_OK;
 }
 
-extern "C" GvStatus
-gv_gpu_quantiles(GvSelector *selector, const float *d_values, int64_t n,
-				 const int64_t *ranks, int32_t nranks, bool approximate,
-				 float *quantiles, int64_t *rank_errors, void *stream)
+template <typename Value>
+static GvStatus
+find_quantiles(GvSelector *selector, const GvQuantiles *spec,
+			   const void *d_values, const int64_t *ranks, void *quantiles,
+			   int64_t *rank_errors, void *stream)
 {
-	Quantiles	q = {selector, d_values, n, ranks, nranks, quantiles,
-		rank_errors, (cudaStream_t) stream, NULL, {}, {}, {}};
+	Quantiles<Value> q = {selector, (const Value *) d_values, spec->n, ranks,
+		spec->nranks, (Value *) quantiles, rank_errors, (cudaStream_t) stream,
+		NULL, {}, {}, {}};
 
-	return approximate && n > SAMPLED ? answer_by_splitters(&q) :
+	return spec->approximate && q.n > SAMPLED ? answer_by_splitters(&q) :
 		answer_exactly(&q);
+}
+
+extern "C" GvStatus
+gv_gpu_quantiles(GvSelector *selector, const GvQuantiles *spec,
+				 const void *d_values, const int64_t *ranks, void *quantiles,
+				 int64_t *rank_errors, void *stream)
+{
+	return (spec->doubles ? find_quantiles<double> : find_quantiles<float>)
+		(selector, spec, d_values, ranks, quantiles, rank_errors, stream);
 }

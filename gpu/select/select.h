@@ -23,8 +23,9 @@
  *			gathers the items.  It reads the row 3 or 4 times, and at most 8
  *			times whatever the input, and needs memory for twice
  *			k + max(k / 8, 4,096) items
- * Each method then sorts k items and a few more: up to 8,192 items in shared
- * memory, more items by CUB.
+ * Each method then sorts k items and a few more: up to 8,192 items, or 4,096
+ * of doubles, in shared memory, more items by CUB.  Doubles are selected by
+ * method sample alone, whatever the spec's method.
  *
  * One thread at a time may use a selector, on the device that was current when
  * the selector was made.  A stream is a cudaStream_t, declared as void * so
@@ -59,8 +60,8 @@ extern GvSelectMethod gv_gpu_select_choose(const GvSelect *spec);
  * selector must use the same stream.
  */
 extern GvStatus gv_gpu_select_rows(GvSelector *selector, const GvSelect *spec,
-								   const float *d_values,
-								   uint32_t *d_positions, float *d_selected,
+								   const void *d_values,
+								   uint32_t *d_positions, void *d_selected,
 								   void *stream);
 
 /*
@@ -70,10 +71,10 @@ extern GvStatus gv_gpu_select_rows(GvSelector *selector, const GvSelect *spec,
  * they need memory for n / 128 items on average, and in all for at most 2 n
  * items.  Approximate quantiles take one read.  Waits for the stream.
  */
-extern GvStatus gv_gpu_quantiles(GvSelector *selector, const float *d_values,
-								 int64_t n, const int64_t *ranks,
-								 int32_t nranks, bool approximate,
-								 float *quantiles, int64_t *rank_errors,
+extern GvStatus gv_gpu_quantiles(GvSelector *selector,
+								 const GvQuantiles *spec,
+								 const void *d_values, const int64_t *ranks,
+								 void *quantiles, int64_t *rank_errors,
 								 void *stream);
 
 #ifdef __cplusplus

@@ -41,6 +41,8 @@ gv_gpu_selector(GvSelector **selector)
 extern "C" GvSelectMethod
 gv_gpu_select_choose(const GvSelect *spec)
 {
+	if (spec->doubles)
+		return GV_SELECT_SAMPLE;
 	if (spec->method != GV_SELECT_AUTO)
 		return spec->method;
 	if (spec->k <= GV_WARP_MAX_K && spec->k <= spec->columns / SPARSE)
@@ -51,13 +53,17 @@ gv_gpu_select_choose(const GvSelect *spec)
 
 extern "C" GvStatus
 gv_gpu_select_rows(GvSelector *selector, const GvSelect *spec,
-				   const float *d_values, uint32_t *d_positions,
-				   float *d_selected, void *stream)
+				   const void *d_values, uint32_t *d_positions,
+				   void *d_selected, void *stream)
 {
 	GvSelectMethod method = gv_gpu_select_choose(spec);
-	GvRowsCall	call = {d_values, spec->columns, spec->rows, d_positions,
-		d_selected, spec->k};
+	GvRowsCall	call = {(const float *) d_values, spec->columns, spec->rows,
+		d_positions, (float *) d_selected, spec->k};
+	GvCallOf<double> wide = {(const double *) d_values, spec->columns,
+		spec->rows, d_positions, (double *) d_selected, spec->k};
 
+	if (spec->doubles)
+		return gv_rows_sample(selector, &wide, true, (cudaStream_t) stream);
 	if (method == GV_SELECT_WARP)
 		return gv_rows_warp(selector, &call, (cudaStream_t) stream);
 	if (method == GV_SELECT_MULTI && gv_multi_fits(spec->columns, spec->k))
@@ -73,12 +79,13 @@ struct SelectSet
 	GvSetSpec	spec;
 	GvSelector *selector;
 	cudaStream_t stream;
-	float	   *d_values;		/* [nrows] the row */
+	size_t		value_bytes;	/* of a float or double */
+	char	   *d_values;		/* [nrows] the row */
 	uint32_t   *d_positions;	/* [k] */
-	float	   *d_selected;		/* [k] */
+	char	   *d_selected;		/* [k] */
 	int64_t    *ranks;			/* [nqueries] in the host's memory, as the
 								 * arrays below */
-	float	   *quantiles;
+	char	   *quantiles;
 	int64_t    *rank_errors;
 };
 
@@ -86,8 +93,9 @@ struct SelectSet
 static int64_t
 select_size(const GvSetSpec *spec)
 {
-	return (int64_t) sizeof(float) * spec->nrows + INT64_C(8) * spec->k +
-		(int64_t) gv_sample_bytes(spec->k) + GRANULES;
+	return (int64_t) sizeof(float) * spec->dims * (spec->nrows + spec->k) +
+		(int64_t) sizeof(uint32_t) * spec->k +
+		(int64_t) gv_sample_bytes(spec->k, spec->dims == 2) + GRANULES;
 }
 
 /*
@@ -98,12 +106,13 @@ select_size(const GvSetSpec *spec)
 static int64_t
 quantiles_size(const GvSetSpec *spec)
 {
-	int64_t		bytes = (int64_t) sizeof(float) * spec->nrows + GRANULES +
-		16 * spec->nqueries;
+	int64_t		item = spec->dims == 2 ? sizeof(GvItem<double>) :
+		sizeof(GvItem<float>);
+	int64_t		bytes = (int64_t) sizeof(float) * spec->dims * spec->nrows +
+		GRANULES + 16 * spec->nqueries * spec->dims;
 	int64_t		buckets = spec->nqueries < 128 ? 2 * spec->nqueries : 256;
 	int64_t		kept = (spec->nrows / 256 + 4096) * buckets;
-	int64_t		sorted = 2 * (int64_t) sizeof(uint64_t) * kept +
-		gv_sort_most_bytes(kept, sizeof(uint64_t));
+	int64_t		sorted = 2 * item * kept + gv_sort_most_bytes(kept, item);
 
 	if (spec->approximate)
 		return bytes;
@@ -139,14 +148,17 @@ select_create(const GvSetSpec *spec, void **state)
 		size_t		n = (size_t) spec->nqueries + 1;
 
 		set->spec = *spec;
+		set->value_bytes = sizeof(float) * (size_t) spec->dims;
 		GV_TRY(gv_choose_device(spec->device));
 		GV_CUDA_TRY(cudaStreamCreateWithFlags(&set->stream,
 											  cudaStreamNonBlocking));
-		GV_CUDA_TRY(gv_device_alloc(&set->d_values, spec->nrows));
+		GV_CUDA_TRY(gv_device_alloc(&set->d_values,
+									spec->nrows * set->value_bytes));
 		GV_CUDA_TRY(gv_device_alloc(&set->d_positions, spec->k));
-		GV_CUDA_TRY(gv_device_alloc(&set->d_selected, spec->k));
+		GV_CUDA_TRY(gv_device_alloc(&set->d_selected,
+									spec->k * set->value_bytes));
 		set->ranks = (int64_t *) malloc(sizeof(int64_t) * n);
-		set->quantiles = (float *) malloc(sizeof(float) * n);
+		set->quantiles = (char *) malloc(set->value_bytes * n);
 		set->rank_errors = (int64_t *) malloc(sizeof(int64_t) * n);
 		if (set->ranks == NULL || set->quantiles == NULL ||
 			set->rank_errors == NULL)
@@ -160,6 +172,7 @@ select_put(void *state, GvSetInput input, const void *items, int64_t first,
 		   int64_t n, const GvStop *stop)
 {
 	SelectSet  *set = (SelectSet *) state;
+	int64_t		bytes = (int64_t) set->value_bytes;
 
 	GV_TRY(gv_choose_device(set->spec.device));
 	if (input == GV_SET_RANKS)
@@ -173,8 +186,9 @@ select_put(void *state, GvSetInput input, const void *items, int64_t first,
 
 		if (gv_is_stopped(stop))
 			return GV_CANCELED;
-		GV_CUDA_TRY(gv_upload(set->d_values + first + i,
-							  (const float *) items + i, count, set->stream));
+		GV_CUDA_TRY(gv_upload(set->d_values + (first + i) * bytes,
+							  (const char *) items + i * bytes, count * bytes,
+							  set->stream));
 		GV_CUDA_TRY(cudaStreamSynchronize(set->stream));
 	}
 	return GV_OK;
@@ -188,8 +202,11 @@ static GvStatus
 select_run(void *state, GvSetDone *done, const GvStop *stop)
 {
 	SelectSet  *set = (SelectSet *) state;
+	bool		doubles = set->spec.dims == 2;
 	GvSelect	spec = {1, set->spec.nrows, set->spec.k,
-		(GvSelectMethod) set->spec.method};
+		(GvSelectMethod) set->spec.method, doubles};
+	GvQuantiles quantiles = {set->spec.nrows, (int32_t) set->spec.nqueries,
+		set->spec.approximate != 0, doubles};
 
 	if (gv_is_stopped(stop))
 		return GV_CANCELED;
@@ -199,10 +216,9 @@ select_run(void *state, GvSetDone *done, const GvStop *stop)
 								  set->d_positions, set->d_selected,
 								  set->stream));
 	else
-		GV_TRY(gv_gpu_quantiles(set->selector, set->d_values, set->spec.nrows,
-								set->ranks, (int32_t) set->spec.nqueries,
-								set->spec.approximate, set->quantiles,
-								set->rank_errors, set->stream));
+		GV_TRY(gv_gpu_quantiles(set->selector, &quantiles, set->d_values,
+								set->ranks, set->quantiles, set->rank_errors,
+								set->stream));
 	GV_CUDA_TRY(cudaStreamSynchronize(set->stream));
 	done->passes++;
 	done->finished = 1;
@@ -238,6 +254,7 @@ select_get(void *state, GvSetOutput output, int64_t first, int64_t n,
 		   void *items)
 {
 	SelectSet  *set = (SelectSet *) state;
+	size_t		bytes = set->value_bytes;
 
 	GV_TRY(gv_choose_device(set->spec.device));
 	if (output == GV_SET_POSITIONS)
@@ -245,10 +262,10 @@ select_get(void *state, GvSetOutput output, int64_t first, int64_t n,
 	if (output == GV_SET_RANK_ERRORS)
 		memcpy(items, set->rank_errors + first, sizeof(int64_t) * (size_t) n);
 	else if (set->spec.kind == GV_SET_QUANTILES)
-		memcpy(items, set->quantiles + first, sizeof(float) * (size_t) n);
+		memcpy(items, set->quantiles + first * bytes, n * bytes);
 	else
-		GV_CUDA_TRY(gv_download((float *) items, set->d_selected + first, n,
-								set->stream));
+		GV_CUDA_TRY(gv_download((char *) items, set->d_selected + first * bytes,
+								n * bytes, set->stream));
 	return gv_cuda_status(cudaStreamSynchronize(set->stream));
 }
 

@@ -1,7 +1,7 @@
 /*
  * gv_select.h
  *		The k smallest values of each row of a matrix, and quantiles of an
- *		array.
+ *		array, of floats or of doubles.
  *
  * The conventions of gv_engine.h hold: the caller passes arrays and scratch
  * aligned to 64 bytes, calls return a status and poll a GvStop at least every
@@ -13,9 +13,9 @@
  * keys, so NaN is returned as the positive quiet NaN, -0 is returned as 0, and
  * all other values are unchanged.
  *
- * An item is gv_select_key(value) << 32 | position.  Because a position occurs
- * once in a row, no two items are equal, and the order of items is the order
- * above.  So methods need not handle ties: a pivot or splitter that is one of
+ * An item is gv_select_key(value) << 32 | position, which has 64 bits for floats
+ * and 96 for doubles.  Because a position occurs once in a row, no two items are
+ * equal, and the order of items is the order above.  So methods need not handle ties: a pivot or splitter that is one of
  * the items has items on both sides, equal values are distributed over several
  * buckets like different ones, and exactly k - 1 items are below the k-th, so
  * the selected items fit into the memory for them.
@@ -27,9 +27,9 @@
  *			"Billion-scale similarity search with GPUs", 2017, section 4.2
  *	sample	n log(256) steps and a pass to gather, and the same for every
  *			further level (below 2^16 values none, below 2^24 about one); at
- *			most 16 levels, whatever the input; memory for k + 2^16 items.
+ *			most 16 levels (20 for doubles), whatever the input; memory for k + 2^16 items.
  *			Ribizel, Anzt, "Approximate and Exact Selection on GPUs", 2019
- *	multi	quickselect, 3 n steps, at most 72 n; memory for n items.  Komarov,
+ *	multi	quickselect, 3 n steps, at most 72 n (104 n); memory for n items.  Komarov,
  *			Dashti, D'Souza, "Fast k-NNG construction with GPU-based quick
  *			multi-select", 2014
  * All methods then sort k items.
@@ -60,7 +60,16 @@ typedef struct GvSelect
 	int64_t		columns;		/* 1 .. GV_SELECT_MAX_N */
 	int32_t		k;				/* 1 .. columns */
 	GvSelectMethod method;
+	bool		doubles;		/* the values are doubles, not floats */
 } GvSelect;
+
+typedef struct GvQuantiles
+{
+	int64_t		n;				/* 1 .. GV_SELECT_MAX_N */
+	int32_t		nranks;			/* >= 1 */
+	bool		approximate;
+	bool		doubles;		/* the values are doubles, not floats */
+} GvQuantiles;
 
 /* Returns the key of a value.  Keys ascend as values do. */
 static inline uint32_t
@@ -85,6 +94,28 @@ gv_select_value(uint32_t key)
 	return value;
 }
 
+/* The same for doubles. */
+static inline uint64_t
+gv_select_key_double(double value)
+{
+	double		plain = value + 0.0;
+	uint64_t	bits;
+
+	memcpy(&bits, &plain, sizeof(bits));
+	bits = value != value ? UINT64_C(0x7FF8) << 48 : bits;
+	return bits ^ (-(bits >> 63) | UINT64_C(1) << 63);
+}
+
+static inline double
+gv_select_value_double(uint64_t key)
+{
+	uint64_t	bits = key ^ (((key >> 63) - 1) | UINT64_C(1) << 63);
+	double		value;
+
+	memcpy(&value, &bits, sizeof(value));
+	return value;
+}
+
 /* Returns "auto", "warp", "sample" or "multi". */
 extern const char *gv_select_name(GvSelectMethod method);
 
@@ -101,18 +132,18 @@ extern GvSelectMethod gv_select_choose(const GvSelect *spec);
  * returns 0 for an invalid spec.
  */
 extern size_t gv_select_scratch(const GvSelect *spec);
-extern GvStatus gv_select(const GvSelect *spec, const float *values,
-						  uint32_t *positions, float *selected,
+extern GvStatus gv_select(const GvSelect *spec, const void *values,
+						  uint32_t *positions, void *selected,
 						  void *scratch, const GvStop *stop);
 
 /*
  * Sets quantiles [nranks] to the values that would stand at ranks [nranks] if
- * values [n], n <= GV_SELECT_MAX_N, were sorted.  Ranks count from 0, are in
- * any order, and may repeat.
+ * values [n] were sorted.  Ranks count from 0, are in any order, and may
+ * repeat.  gv_quantiles_scratch returns 0 for an invalid spec.
  *
  * Exact quantiles take one level of SampleSelect, then quickselect in the
- * buckets that contain a requested rank, and memory for n items.  All
- * rank_errors are 0.
+ * buckets that contain a requested rank, and memory for n items, of which only
+ * these buckets are written.  All rank_errors are 0.
  *
  * An approximate quantile is the splitter of one level whose rank is nearest
  * to ranks[i]; its rank is exactly ranks[i] + rank_errors[i].  This takes
@@ -121,11 +152,9 @@ extern GvStatus gv_select(const GvSelect *spec, const float *values,
  * 10^-5 unless the input was constructed to cause larger errors.  The error is
  * 0 for n <= 4,096.
  */
-extern size_t gv_quantiles_scratch(int64_t n, int32_t nranks,
-								   bool approximate);
-extern GvStatus gv_quantiles(const float *values, int64_t n,
-							 const int64_t *ranks, int32_t nranks,
-							 bool approximate, float *quantiles,
+extern size_t gv_quantiles_scratch(const GvQuantiles *spec);
+extern GvStatus gv_quantiles(const GvQuantiles *spec, const void *values,
+							 const int64_t *ranks, void *quantiles,
 							 int64_t *rank_errors, void *scratch,
 							 const GvStop *stop);
 

@@ -70,14 +70,14 @@
  *		returned.  The result is the same on every engine, bit for bit.  Lloyd,
  *		"Least squares quantization in PCM", 1982.
  *
- * GV_SET_SELECT	gv_select of one row of values
- *		inputs		ROWS float [nrows]
- *		outputs		POSITIONS int64 [k], VALUES float [k]
+ * GV_SET_SELECT	gv_select of one row of values, floats or doubles
+ *		inputs		ROWS value [nrows]
+ *		outputs		POSITIONS int64 [k], VALUES value [k]
  *
  * GV_SET_QUANTILES	gv_quantiles
  *		inputs		RANKS int64 [nqueries], 0 .. nrows - 1
- *					ROWS float [nrows]
- *		outputs		VALUES float [nqueries], RANK_ERRORS int64 [nqueries]
+ *					ROWS value [nrows]
+ *		outputs		VALUES value [nqueries], RANK_ERRORS int64 [nqueries]
  *		Exact quantiles are the same on every engine.  Approximate ones differ
  *		between engines, but their rank errors are always exact.
  */
@@ -122,8 +122,9 @@ typedef struct GvSetSpec
 	int32_t		kind;			/* GvSetKind */
 	int32_t		device;			/* as in GvMirrorSpec; 0 for processors */
 	int32_t		metric;			/* EXACT: a GvSetMetric */
-	int32_t		dims;			/* 1 .. GV_MAX_DIMS; 1 for SELECT and
-								 * QUANTILES */
+	int32_t		dims;			/* 1 .. GV_MAX_DIMS; for SELECT and QUANTILES
+								 * the size of a value in floats: 1 if values
+								 * are floats, 2 if they are doubles */
 	int32_t		k;				/* number of neighbors (EXACT), clusters
 								 * (KMEANS) or values (SELECT); 0 for
 								 * QUANTILES */

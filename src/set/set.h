@@ -41,7 +41,8 @@ typedef enum IvfpqProgressCommand
 	IVFPQ_PROGRESS_GRAPH,
 	IVFPQ_PROGRESS_JOIN,
 	IVFPQ_PROGRESS_KMEANS,
-	IVFPQ_PROGRESS_PATH
+	IVFPQ_PROGRESS_PATH,
+	IVFPQ_PROGRESS_PERCENTILES
 } IvfpqProgressCommand;
 
 /* A phase counts rows, unless its comment says otherwise. */

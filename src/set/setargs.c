@@ -49,6 +49,7 @@ static const char *const command_names[] = {
 	[IVFPQ_PROGRESS_JOIN] = "k-NN join",
 	[IVFPQ_PROGRESS_KMEANS] = "k-means",
 	[IVFPQ_PROGRESS_PATH] = "smoothest path",
+	[IVFPQ_PROGRESS_PERCENTILES] = "percentiles",
 };
 
 static const char *const phase_names[] = {

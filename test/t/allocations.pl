@@ -29,6 +29,7 @@ $node->safe_psql('postgres', q{
 	INSERT INTO t (e) SELECT point(g, 8) FROM generate_series(1, 1200) AS g;
 	CREATE INDEX t_e ON t USING gpuivfpq (e, id) WITH (lists = 12, refine = sq8);
 	CREATE TABLE spare (id int, e real[]);
+	CREATE TABLE selected AS SELECT sin(i) AS x FROM generate_series(1, 70000) AS i;
 	INSERT INTO spare SELECT id, e FROM t;
 	CREATE INDEX spare_e ON spare USING gpuivfpq (e, id) WITH (lists = 12);
 	CREATE TABLE edges AS SELECT g AS key, g % 7000 AS neighbor, g::real AS distance FROM generate_series(1, 40000) AS g;
@@ -82,6 +83,7 @@ my @statements = (
 	[ 'k-means', '', q{SELECT count(*) FROM gpuvec_kmeans('t', 'e', 9, 3)} ],
 	[ 'path', '', q{SELECT count(*) FROM gpuvec_smoothest_path('edges', 1, 6999)} ],
 	[ 'selection', '', q{SELECT array_agg(x::text) FROM gpuvec_select((SELECT array_agg(id::real) FROM t), 5) AS x} ],
+	[ 'percentiles', '', q{SELECT count(*) FROM gpuvec_percentiles('selected', 'x', '{.1,.5}')} ],
 	[ 'doctor', '', 'SELECT count(*) > 0 FROM gpuvec_doctor($$' . nearest('true', 50) . '$$)' ]);
 # part of them
 @statements = grep { $_->[0] =~ /$ENV{STATEMENTS}/ } @statements if $ENV{STATEMENTS};

@@ -122,6 +122,7 @@ is_whole($node, 'insert canceled', 'slow', '<->', $dims, exact => 0);
 # -- functions of many rows
 $node->safe_psql('postgres', 'CREATE TABLE chain AS SELECT i AS key, i + 1 AS neighbor, 1.0::real AS distance FROM generate_series(1, 1000000) AS i');
 test_timeout($node, 'a path', "SELECT count(*) FROM gpuvec_smoothest_path('chain', 1, 1000001)", 100);
+test_timeout($node, 'percentiles', "SELECT * FROM gpuvec_percentiles('chain', 'distance', '{.5}')", 20);
 test_timeout($node, 'a selection', q{SELECT count(*) FROM gpuvec_select(array_fill(1::real, ARRAY[10000000]), 10000000, 'multi')}, 150);
 
 # -- VACUUM

@@ -210,6 +210,7 @@ $node->safe_psql('postgres', "
 	CREATE TABLE t AS SELECT g AS id, point(g, 16) AS e FROM generate_series(1, $rows) AS g;
 	INSERT INTO t SELECT g, NULL FROM generate_series(-20, -1) AS g;
 	DELETE FROM t WHERE id % 97 = 0;
+	CREATE TABLE doubles AS SELECT x / 3::double precision AS x FROM t, unnest(e) AS x;
 	CREATE TABLE u AS SELECT g AS id, point(g * 7, 16) AS e FROM generate_series(1, 200) AS g;
 	CREATE TABLE many AS SELECT g AS id, point(g, 8) || point(g, 8) || point(g, 8) || point(g, 8) AS e
 		FROM generate_series(1, $many) AS g;
@@ -276,6 +277,8 @@ my %works = (
 	'graph' => "SELECT * FROM gpuvec_knn_graph('t', 'id', 'e', 4)",
 	'selection' => "SELECT s.* FROM (SELECT array_agg(x) AS a FROM t, unnest(e) AS x) AS v, gpuvec_select(a, 300) AS s",
 	'quantiles' => "SELECT s.* FROM (SELECT array_agg(x) AS a FROM t, unnest(e) AS x) AS v, gpuvec_quantiles(a, (SELECT array_agg(i * 7) FROM generate_series(1, 99) AS i)) AS s",
+	'selection of doubles' => "SELECT s.* FROM (SELECT array_agg(x / 3::double precision) AS a FROM t, unnest(e) AS x) AS v, gpuvec_select(a, 300) AS s",
+	'percentiles' => "SELECT * FROM gpuvec_percentiles('doubles', 'x', (SELECT array_agg(i / 99.0) FROM generate_series(0, 99) AS i))",
 	'join' => "SELECT * FROM gpuvec_knn_join('u', 'id', 'e', 't', 'id', 'e', 6, 'cosine')",
 	'graph in arrays' => "SELECT * FROM gpuvec_knn_graph_arrays('t', 'id', 'e', 4)",
 	'graph through an index' => "SELECT * FROM gpuvec_knn_graph('listed', 'id', 'e', 4, 'l2', 'index')",

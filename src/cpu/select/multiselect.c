@@ -1,6 +1,6 @@
 /*
  * multiselect.c
- *		Quickselect and quicksort of distinct 64-bit items, in place.  Quick
+ *		Quickselect and quicksort of distinct items, in place.  Quick
  *		multi-select uses them for a row on one processor.
  *
  * The pivot is one of nine items that are evenly spread: the median of three
@@ -8,7 +8,7 @@
  * smaller and some are greater, so neither side is empty.  If splits are
  * uneven again and again, as in inputs made for that purpose, the pivot
  * becomes the middle of the range of numbers that the items span.  Such a
- * pivot halves the range, so 64 splits are enough.
+ * pivot halves the range, so GV_ITEM_BITS splits are enough.
  *
  * Sources: Hoare, "Algorithm 65: Find", 1961; Bentley, McIlroy, "Engineering a
  * sort function", 1993 (the nine items); Govindaraju et al., "Fast computation
@@ -21,29 +21,29 @@
 #define INSERTION	16			/* items that insertion sort sorts, at most */
 #define PATIENCE	8			/* uneven splits before the range is halved */
 
-static inline uint64_t
-smaller(uint64_t a, uint64_t b)
+static inline GvItem
+smaller(GvItem a, GvItem b)
 {
 	return a < b ? a : b;
 }
 
-static inline uint64_t
-greater(uint64_t a, uint64_t b)
+static inline GvItem
+greater(GvItem a, GvItem b)
 {
 	return a < b ? b : a;
 }
 
-static inline uint64_t
-median(uint64_t a, uint64_t b, uint64_t c)
+static inline GvItem
+median(GvItem a, GvItem b, GvItem c)
 {
 	return greater(smaller(a, b), smaller(greater(a, b), c));
 }
 
 /* Returns a pivot for more than INSERTION items. */
-static uint64_t
-ninther(const uint64_t *items, int64_t n)
+static GvItem
+ninther(const GvItem *items, int64_t n)
 {
-	uint64_t	medians[3];
+	GvItem		medians[3];
 	int64_t		step = (n - 1) / 8;
 	int			i;
 
@@ -58,10 +58,10 @@ ninther(const uint64_t *items, int64_t n)
  * that the least item is below the pivot.
  */
 static bool
-middle(const uint64_t *items, int64_t n, uint64_t *pivot, GvPoll *poll)
+middle(const GvItem *items, int64_t n, GvItem *pivot, GvPoll *poll)
 {
-	uint64_t	least = UINT64_MAX;
-	uint64_t	most = 0;
+	GvItem		least = GV_LAST_ITEM;
+	GvItem		most = 0;
 	int64_t		i = 0;
 
 	while (i < n)
@@ -86,7 +86,7 @@ middle(const uint64_t *items, int64_t n, uint64_t *pivot, GvPoll *poll)
  * outcome of the comparison cannot be predicted.
  */
 static int64_t
-split(uint64_t *items, int64_t n, uint64_t pivot, GvPoll *poll)
+split(GvItem *items, int64_t n, GvItem pivot, GvPoll *poll)
 {
 	int64_t		nbefore = 0;
 	int64_t		i = 0;
@@ -99,7 +99,7 @@ split(uint64_t *items, int64_t n, uint64_t pivot, GvPoll *poll)
 			return -1;
 		for (; i < end; i++)
 		{
-			uint64_t	item = items[i];
+			GvItem		item = items[i];
 
 			items[i] = items[nbefore];
 			items[nbefore] = item;
@@ -115,9 +115,9 @@ split(uint64_t *items, int64_t n, uint64_t pivot, GvPoll *poll)
  * 1, or -1 if the caller must give up.
  */
 static int64_t
-split_somewhere(uint64_t *items, int64_t n, int *patience, GvPoll *poll)
+split_somewhere(GvItem *items, int64_t n, int *patience, GvPoll *poll)
 {
-	uint64_t	pivot;
+	GvItem		pivot;
 	int64_t		nbefore;
 
 	if (*patience > 0)
@@ -131,13 +131,13 @@ split_somewhere(uint64_t *items, int64_t n, int *patience, GvPoll *poll)
 }
 
 static void
-insertion_sort(uint64_t *items, int64_t n)
+insertion_sort(GvItem *items, int64_t n)
 {
 	int64_t		i;
 
 	for (i = 1; i < n; i++)
 	{
-		uint64_t	item = items[i];
+		GvItem		item = items[i];
 		int64_t		hole = i;
 
 		for (; hole > 0 && item < items[hole - 1]; hole--)
@@ -147,7 +147,7 @@ insertion_sort(uint64_t *items, int64_t n)
 }
 
 bool
-gv_items_pick(uint64_t *items, int64_t n, int64_t rank, GvPoll *poll)
+gv_items_pick(GvItem *items, int64_t n, int64_t rank, GvPoll *poll)
 {
 	int			patience = PATIENCE;
 
@@ -175,7 +175,7 @@ gv_items_pick(uint64_t *items, int64_t n, int64_t rank, GvPoll *poll)
  * deeper than log2 n.
  */
 static bool
-sort_part(uint64_t *items, int64_t n, int patience, GvPoll *poll)
+sort_part(GvItem *items, int64_t n, int patience, GvPoll *poll)
 {
 	while (n > INSERTION)
 	{
@@ -196,7 +196,7 @@ sort_part(uint64_t *items, int64_t n, int patience, GvPoll *poll)
 }
 
 bool
-gv_items_sort(uint64_t *items, int64_t n, GvPoll *poll)
+gv_items_sort(GvItem *items, int64_t n, GvPoll *poll)
 {
 	return sort_part(items, n, PATIENCE, poll);
 }

@@ -8,9 +8,9 @@
  * splitters is that of Sanders, Winkel, "Super Scalar Sample Sort", 2004.
  */
 #include "cpu/select/items.h"
-#include "engine/gv_call.h"
 
 #define CHUNK	256				/* items made at a time */
+#define SIDE	16				/* items that go down the tree side by side */
 
 /* ----
  * Splitters: a sample of items that divides all items into buckets.
@@ -26,35 +26,54 @@
  * rank is the number of items in the buckets before that one.
  */
 
+#if GV_BUCKET_BITS > 8
+typedef uint16_t Bucket;		/* a number of a bucket */
+#else
+typedef uint8_t Bucket;
+#endif
+
 typedef struct Splitters
 {
-	uint64_t	sorted[GV_NSPLITTERS];
-	uint64_t	tree[GV_NSPLITTERS];
+	GvItem		sorted[GV_NSPLITTERS];
+	GvItem		tree[GV_NSPLITTERS];
 	int64_t		counts[GV_BUCKETS]; /* number of items in each bucket */
 } Splitters;
 
 /* The items of a row from `first` to `last`, both included. */
 typedef struct ItemRange
 {
-	uint64_t	first;
-	uint64_t	last;
+	GvItem		first;
+	GvItem		last;
 	int64_t		count;
 	int64_t		nbefore;		/* items below first */
 } ItemRange;
 
-static inline int
-bucket_of(const Splitters *splitters, uint64_t item)
+/*
+ * Finds the buckets of items [CHUNK].  SIDE items go down the tree together, so
+ * that their loads overlap.
+ */
+static inline void
+find_buckets(const Splitters *splitters, const GvItem *items, Bucket *buckets)
 {
-	uint32_t	i = 0;
-	int			level;
+	int			first;
 
-	for (level = 0; level < GV_BUCKET_BITS; level++)
-		i = 2 * i + 1 + (item >= splitters->tree[i]);
-	return (int) i - GV_NSPLITTERS;
+	for (first = 0; first < CHUNK; first += SIDE)
+	{
+		uint32_t	nodes[SIDE] = {0};
+		int			level;
+		int			i;
+
+		for (level = 0; level < GV_BUCKET_BITS; level++)
+			for (i = 0; i < SIDE; i++)
+				nodes[i] = 2 * nodes[i] + 1 +
+					(items[first + i] >= splitters->tree[nodes[i]]);
+		for (i = 0; i < SIDE; i++)
+			buckets[first + i] = (Bucket) (nodes[i] - GV_NSPLITTERS);
+	}
 }
 
 static inline bool
-in_range(const ItemRange *range, uint64_t item)
+in_range(const ItemRange *range, GvItem item)
 {
 	return item - range->first <= range->last - range->first;
 }
@@ -64,8 +83,8 @@ in_range(const ItemRange *range, uint64_t item)
  * from which the sample is taken are found by counting the items in the range.
  */
 static bool
-sample_range(const float *values, int64_t n, const ItemRange *range,
-			 uint64_t state, uint64_t *sample, GvPoll *poll)
+sample_range(const GvValue *values, int64_t n, const ItemRange *range,
+			 uint64_t state, GvItem *sample, GvPoll *poll)
 {
 	int64_t		next = gv_sample_place(&state, 0, range->count);
 	int64_t		j = 0;
@@ -74,7 +93,7 @@ sample_range(const float *values, int64_t n, const ItemRange *range,
 
 	for (i = 0; i < n && j < GV_SAMPLE_ITEMS; i++)
 	{
-		uint64_t	item = gv_item(values[i], i);
+		GvItem		item = gv_item(values[i], i);
 
 		if (i % CHUNK == 0 && gv_poll(poll, 2 * CHUNK))
 			return false;
@@ -94,16 +113,16 @@ sample_range(const float *values, int64_t n, const ItemRange *range,
  * stretches of equal length, and the sample takes one item at random from each
  * stretch.  The sample is stored in scratch [GV_SAMPLE_ITEMS].  From level
  * GV_SAMPLED_LEVELS on, there is no sample, and the range is divided evenly.
- * Each of these levels narrows the range by 8 of its 64 bits, so no input
- * takes more than 8 of them.
+ * Each of these levels narrows the range by GV_BUCKET_BITS of its GV_ITEM_BITS,
+ * so no input takes more than 8 of them, or 12 for doubles.
  */
 static bool
-make_splitters(Splitters *splitters, const float *values, int64_t n,
-			   const ItemRange *range, int level, uint64_t *scratch,
+make_splitters(Splitters *splitters, const GvValue *values, int64_t n,
+			   const ItemRange *range, int level, GvItem *scratch,
 			   GvPoll *poll)
 {
 	uint64_t	state = GV_SAMPLE_SEED(level);
-	uint64_t	part = (range->last - range->first) / GV_BUCKETS;
+	GvItem		part = (range->last - range->first) / GV_BUCKETS;
 	bool		is_sampled = level < GV_SAMPLED_LEVELS;
 	int			node = 0;
 	int			reach;
@@ -123,7 +142,7 @@ make_splitters(Splitters *splitters, const float *values, int64_t n,
 	for (i = 0; i < GV_NSPLITTERS; i++)
 		splitters->sorted[i] = is_sampled ?
 			scratch[(i + 1) * (GV_SAMPLE_ITEMS / GV_BUCKETS)] :
-			range->first + ((uint64_t) i + 1) * part;
+			range->first + ((GvItem) i + 1) * part;
 
 	/*
 	 * the lowest level of the tree has every second splitter, and each level
@@ -137,10 +156,11 @@ make_splitters(Splitters *splitters, const float *values, int64_t n,
 
 /* Counts the items of the range in each bucket. */
 static bool
-count_items(Splitters *splitters, const float *values, int64_t n,
+count_items(Splitters *splitters, const GvValue *values, int64_t n,
 			const ItemRange *range, GvPoll *poll)
 {
-	uint64_t	items[CHUNK];
+	GvItem		items[CHUNK] = {0};
+	Bucket		buckets[CHUNK];
 	int64_t		first;
 
 	memset(splitters->counts, 0, sizeof(splitters->counts));
@@ -152,9 +172,9 @@ count_items(Splitters *splitters, const float *values, int64_t n,
 		if (gv_poll(poll, 8 * CHUNK))
 			return false;
 		gv_items_load(values + first, count, first, items);
+		find_buckets(splitters, items, buckets);
 		for (i = 0; i < count; i++)
-			if (in_range(range, items[i]))
-				splitters->counts[bucket_of(splitters, items[i])]++;
+			splitters->counts[buckets[i]] += in_range(range, items[i]);
 	}
 	return true;
 }
@@ -194,8 +214,8 @@ gv_sampleselect_scratch(int64_t k)
 {
 	size_t		bytes = 0;
 
-	(void) gv_carve(NULL, &bytes, sizeof(uint64_t) * ((size_t) k + 1));
-	(void) gv_carve(NULL, &bytes, sizeof(uint64_t) * (GV_UNDIVIDED_ITEMS + 1));
+	(void) gv_carve(NULL, &bytes, sizeof(GvItem) * ((size_t) k + 1));
+	(void) gv_carve(NULL, &bytes, sizeof(GvItem) * (GV_UNDIVIDED_ITEMS + 1));
 	return bytes;
 }
 
@@ -204,10 +224,10 @@ gv_sampleselect_scratch(int64_t k)
  * the items in the range to the array `inside` [range->count].
  */
 static bool
-gather(const float *values, int64_t n, const ItemRange *range,
-	   uint64_t *before, uint64_t *inside, GvPoll *poll)
+gather(const GvValue *values, int64_t n, const ItemRange *range,
+	   GvItem *before, GvItem *inside, GvPoll *poll)
 {
-	uint64_t	items[CHUNK];
+	GvItem		items[CHUNK];
 	int64_t		nbefore = 0;
 	int64_t		ninside = 0;
 	int64_t		first;
@@ -233,14 +253,14 @@ gather(const float *values, int64_t n, const ItemRange *range,
 
 /* Stores the first k items of values [n], k <= n, in scratch [k]. */
 bool
-gv_sampleselect(const float *values, int64_t n, int64_t k, void *scratch,
+gv_sampleselect(const GvValue *values, int64_t n, int64_t k, void *scratch,
 				GvPoll *poll)
 {
 	size_t		next = 0;
-	uint64_t   *selected = gv_carve(scratch, &next,
-									sizeof(uint64_t) * ((size_t) k + 1));
-	uint64_t   *inside = (uint64_t *) ((char *) scratch + next);
-	ItemRange	range = {0, UINT64_MAX, n, 0};
+	GvItem	   *selected = gv_carve(scratch, &next,
+									sizeof(GvItem) * ((size_t) k + 1));
+	GvItem	   *inside = (GvItem *) ((char *) scratch + next);
+	ItemRange	range = {0, GV_LAST_ITEM, n, 0};
 	int64_t		rest;
 	int			level;
 
@@ -260,7 +280,7 @@ gv_sampleselect(const float *values, int64_t n, int64_t k, void *scratch,
 	rest = k - range.nbefore;
 	if (!gv_items_pick(inside, range.count, rest - 1, poll))
 		return false;
-	memcpy(selected + range.nbefore, inside, sizeof(uint64_t) * (size_t) rest);
+	memcpy(selected + range.nbefore, inside, sizeof(GvItem) * (size_t) rest);
 	return gv_items_sort(selected, k, poll);
 }
 
@@ -285,7 +305,7 @@ gv_sampleselect(const float *values, int64_t n, int64_t k, void *scratch,
  * are sorted as items are.
  */
 static inline int64_t
-rank_of(uint64_t wanted)
+rank_of(GvItem wanted)
 {
 	return (int64_t) (wanted >> 32);
 }
@@ -293,15 +313,15 @@ rank_of(uint64_t wanted)
 /* State of one call. */
 typedef struct Quantiles
 {
-	const float *values;		/* [n] */
+	const GvValue *values;		/* [n] */
 	int64_t		n;
-	uint64_t   *wanted;			/* [nranks], sorted */
+	GvItem	   *wanted;			/* [nranks], sorted */
 	int32_t		nranks;
-	uint64_t   *items;			/* [n]; approximate: [GV_SAMPLE_ITEMS] */
-	uint8_t    *buckets;		/* [n] bucket of each value; only for exact
+	GvItem	   *items;			/* [n]; approximate: [GV_SAMPLE_ITEMS] */
+	Bucket	   *buckets;		/* [n] bucket of each value; only for exact
 								 * answers */
 	Splitters  *splitters;
-	float	   *quantiles;		/* [nranks] */
+	GvValue    *quantiles;		/* [nranks] */
 	int64_t    *rank_errors;	/* [nranks] */
 	GvPoll		poll;
 } Quantiles;
@@ -315,27 +335,24 @@ lay_out(Quantiles *q, bool approximate, char *scratch)
 	size_t		bytes = 0;
 
 	q->wanted = gv_carve(scratch, &bytes,
-						 sizeof(uint64_t) * (size_t) q->nranks);
+						 sizeof(GvItem) * (size_t) q->nranks);
 	q->items = gv_carve(scratch, &bytes,
-						sizeof(uint64_t) * (approximate ? most : n));
-	q->buckets = gv_carve(scratch, &bytes, approximate ? 0 : n);
+						sizeof(GvItem) * (approximate ? most : n));
+	q->buckets = gv_carve(scratch, &bytes, approximate ? 0 : sizeof(Bucket) * n);
 	q->splitters = gv_carve(scratch, &bytes, sizeof(Splitters));
 	return bytes;
 }
 
-/* Returns 0 for invalid arguments. */
 size_t
-gv_quantiles_scratch(int64_t n, int32_t nranks, bool approximate)
+gv_ranks_scratch(const GvQuantiles *spec)
 {
-	Quantiles	q = {.n = n, .nranks = nranks};
+	Quantiles	q = {.n = spec->n, .nranks = spec->nranks};
 
-	if (n < 1 || n > GV_SELECT_MAX_N || nranks < 1)
-		return 0;
-	return lay_out(&q, approximate, NULL);
+	return lay_out(&q, spec->approximate, NULL);
 }
 
 static void
-answer(Quantiles *q, uint64_t wanted, uint64_t item, int64_t rank)
+answer(Quantiles *q, GvItem wanted, GvItem item, int64_t rank)
 {
 	uint32_t	place = (uint32_t) wanted;
 
@@ -350,7 +367,7 @@ answer(Quantiles *q, uint64_t wanted, uint64_t item, int64_t rank)
  * number of requests.
  */
 static bool
-pick_ranks(Quantiles *q, int32_t first, int32_t last, uint64_t *items,
+pick_ranks(Quantiles *q, int32_t first, int32_t last, GvItem *items,
 		   int64_t n, int64_t base)
 {
 	while (first < last)
@@ -385,7 +402,8 @@ static bool
 pick_from_buckets(Quantiles *q)
 {
 	Splitters  *splitters = q->splitters;
-	ItemRange	range = {0, UINT64_MAX, q->n, 0};
+	ItemRange	range = {0, GV_LAST_ITEM, q->n, 0};
+	GvItem		items[CHUNK] = {0};
 	int64_t		places[GV_BUCKETS]; /* -1: no rank is in the bucket */
 	int32_t		ends[GV_BUCKETS];	/* end of the bucket's ranks in `wanted` */
 	int64_t		start = 0;
@@ -398,13 +416,19 @@ pick_from_buckets(Quantiles *q)
 						&q->poll))
 		return false;
 	memset(splitters->counts, 0, sizeof(splitters->counts));
-	for (i = 0; i < q->n; i++)
+	for (i = 0; i < q->n; i += CHUNK)
 	{
-		if (i % CHUNK == 0 && gv_poll(&q->poll, 8 * CHUNK))
+		int64_t		count = gv_at_most(q->n - i, CHUNK);
+		Bucket		buckets[CHUNK];
+		int64_t		j;
+
+		if (gv_poll(&q->poll, 8 * CHUNK))
 			return false;
-		b = bucket_of(splitters, gv_item(q->values[i], i));
-		q->buckets[i] = (uint8_t) b;
-		splitters->counts[b]++;
+		gv_items_load(q->values + i, count, i, items);
+		find_buckets(splitters, items, buckets);
+		memcpy(q->buckets + i, buckets, sizeof(Bucket) * (size_t) count);
+		for (j = 0; j < count; j++)
+			splitters->counts[buckets[j]]++;
 	}
 	for (b = 0; b < GV_BUCKETS; b++)
 	{
@@ -448,7 +472,7 @@ pick_from_buckets(Quantiles *q)
 static bool
 answer_by_splitters(Quantiles *q)
 {
-	ItemRange	range = {0, UINT64_MAX, q->n, 0};
+	ItemRange	range = {0, GV_LAST_ITEM, q->n, 0};
 	int64_t		rank;
 	int			s = 0;
 	int32_t		i;
@@ -472,36 +496,32 @@ answer_by_splitters(Quantiles *q)
 }
 
 GvStatus
-gv_quantiles(const float *values, int64_t n, const int64_t *ranks,
-			 int32_t nranks, bool approximate, float *quantiles,
-			 int64_t *rank_errors, void *scratch, const GvStop *stop)
+gv_ranks(const GvQuantiles *spec, const void *values, const int64_t *ranks,
+		 void *quantiles, int64_t *rank_errors, void *scratch,
+		 const GvStop *stop)
 {
-	Quantiles	q = {.values = values, .n = n, .nranks = nranks,
+	Quantiles	q = {.values = values, .n = spec->n, .nranks = spec->nranks,
 		.quantiles = quantiles, .rank_errors = rank_errors,
 	.poll = {stop, 0}};
 	bool		done;
 	int32_t		i;
 
-	GV_CALL(gv_engine_calls, values != NULL && n >= 1 &&
-			n <= GV_SELECT_MAX_N && ranks != NULL && nranks >= 1 &&
-			quantiles != NULL && rank_errors != NULL &&
-			gv_valid_scratch(scratch) && gv_valid_stop(stop));
-	lay_out(&q, approximate, scratch);
-	for (i = 0; i < nranks; i++)
+	lay_out(&q, spec->approximate, scratch);
+	for (i = 0; i < q.nranks; i++)
 	{
-		if (ranks[i] < 0 || ranks[i] >= n)
+		if (ranks[i] < 0 || ranks[i] >= q.n)
 			return GV_INVALID;
-		q.wanted[i] = (uint64_t) ranks[i] << 32 | (uint32_t) i;
+		q.wanted[i] = (GvItem) ranks[i] << 32 | (uint32_t) i;
 	}
-	if (!gv_items_sort(q.wanted, nranks, &q.poll))
+	if (!gv_items_sort(q.wanted, q.nranks, &q.poll))
 		return GV_CANCELED;
-	if (n <= (approximate ? GV_SAMPLE_ITEMS : GV_UNDIVIDED_ITEMS))
+	if (q.n <= (spec->approximate ? GV_SAMPLE_ITEMS : GV_UNDIVIDED_ITEMS))
 	{
 		/* buckets would not pay */
-		gv_items_load(values, n, 0, q.items);
-		done = pick_ranks(&q, 0, nranks, q.items, n, 0);
+		gv_items_load(q.values, q.n, 0, q.items);
+		done = pick_ranks(&q, 0, q.nranks, q.items, q.n, 0);
 	}
-	else if (approximate)
+	else if (spec->approximate)
 		done = answer_by_splitters(&q);
 	else
 		done = pick_from_buckets(&q);

@@ -231,9 +231,9 @@ static const GvSetOps kmeans_set = {
 typedef struct Selection
 {
 	GvSetSpec	spec;
-	float	   *values;			/* [nrows] */
+	char	   *values;			/* [nrows], floats or doubles */
 	int64_t    *ranks;			/* [n outputs], for GV_SET_QUANTILES */
-	float	   *selected;		/* [n] */
+	char	   *selected;		/* [n], as the values */
 	uint32_t   *positions;		/* [n], for GV_SET_SELECT */
 	int64_t    *rank_errors;	/* [n], for GV_SET_QUANTILES */
 } Selection;
@@ -244,23 +244,37 @@ is_quantiles(const GvSetSpec *spec)
 	return spec->kind == GV_SET_QUANTILES;
 }
 
+static size_t
+value_bytes(const GvSetSpec *spec)
+{
+	return sizeof(float) * (size_t) spec->dims;
+}
+
 static GvSelect
 select_spec(const GvSetSpec *spec)
 {
 	GvSelect	select = {1, spec->nrows, spec->k,
-	(GvSelectMethod) spec->method};
+	(GvSelectMethod) spec->method, spec->dims == 2};
 
 	return select;
+}
+
+static GvQuantiles
+quantiles_spec(const GvSetSpec *spec)
+{
+	GvQuantiles quantiles = {spec->nrows, (int32_t) spec->nqueries,
+	spec->approximate, spec->dims == 2};
+
+	return quantiles;
 }
 
 static size_t
 scratch_bytes(const GvSetSpec *spec)
 {
 	GvSelect	select = select_spec(spec);
+	GvQuantiles quantiles = quantiles_spec(spec);
 
-	return is_quantiles(spec) ?
-		gv_quantiles_scratch(spec->nrows, (int32_t) spec->nqueries,
-							 spec->approximate) :
+	return is_quantiles(spec) ? gv_quantiles_scratch(&quantiles) :
 		gv_select_scratch(&select);
 }
 
@@ -275,9 +289,9 @@ carve_selection(Selection *selection, char *memory)
 	size_t		next = 0;
 
 	(void) gv_carve(memory, &next, sizeof(Selection));
-	selection->values = gv_carve(memory, &next, sizeof(float) *
+	selection->values = gv_carve(memory, &next, value_bytes(spec) *
 								 (size_t) spec->nrows);
-	selection->selected = gv_carve(memory, &next, sizeof(float) * n);
+	selection->selected = gv_carve(memory, &next, value_bytes(spec) * n);
 	selection->ranks = gv_carve(memory, &next, sizeof(int64_t) * nranks);
 	selection->rank_errors = gv_carve(memory, &next, sizeof(int64_t) * nranks);
 	selection->positions = gv_carve(memory, &next,
@@ -315,8 +329,8 @@ selection_put(void *state, GvSetInput input, const void *items, int64_t first,
 			  int64_t n, const GvStop *stop)
 {
 	Selection  *selection = state;
+	size_t		bytes = value_bytes(&selection->spec);
 	GvPoll		poll = {stop, 0};
-	const float *values = items;
 	int64_t		done;
 
 	if (input == GV_SET_RANKS)
@@ -330,8 +344,9 @@ selection_put(void *state, GvSetInput input, const void *items, int64_t first,
 
 		if (gv_poll(&poll, SLICE))
 			return GV_CANCELED;
-		memcpy(selection->values + first + done, values + done,
-			   sizeof(float) * (size_t) some);
+		memcpy(selection->values + bytes * (size_t) (first + done),
+			   (const char *) items + bytes * (size_t) done,
+			   bytes * (size_t) some);
 	}
 	return GV_OK;
 }
@@ -344,15 +359,15 @@ selection_run(void *state, GvSetDone *done, const GvStop *stop)
 	const GvSetSpec *spec = &selection->spec;
 	void	   *scratch = gv_cpu_take((int64_t) scratch_bytes(spec), 1);
 	GvSelect	select = select_spec(spec);
+	GvQuantiles quantiles = quantiles_spec(spec);
 	GvStatus	status;
 
 	if (scratch == NULL)
 		return GV_NO_MEMORY;
 	if (is_quantiles(spec))
-		status = gv_quantiles(selection->values, spec->nrows,
-							  selection->ranks, (int32_t) spec->nqueries,
-							  spec->approximate, selection->selected,
-							  selection->rank_errors, scratch, stop);
+		status = gv_quantiles(&quantiles, selection->values, selection->ranks,
+							  selection->selected, selection->rank_errors,
+							  scratch, stop);
 	else
 		status = gv_select(&select, selection->values, selection->positions,
 						   selection->selected, scratch, stop);
@@ -368,11 +383,13 @@ selection_get(void *state, GvSetOutput output, int64_t first, int64_t n,
 			  void *items)
 {
 	const Selection *selection = state;
+	size_t		bytes = value_bytes(&selection->spec);
 	int64_t    *positions = items;
 	int64_t		i;
 
 	if (output == GV_SET_VALUES)
-		memcpy(items, selection->selected + first, sizeof(float) * (size_t) n);
+		memcpy(items, selection->selected + bytes * (size_t) first,
+			   bytes * (size_t) n);
 	else if (output == GV_SET_RANK_ERRORS)
 		memcpy(items, selection->rank_errors + first,
 			   sizeof(int64_t) * (size_t) n);

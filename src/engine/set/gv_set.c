@@ -111,13 +111,13 @@ valid_spec(const GvSetSpec *spec)
 				spec->iterations >= 0 &&
 				spec->iterations < GV_SET_MAX_PASSES && spec->balanced <= 1;
 		case GV_SET_SELECT:
-			return spec->dims == 1 && spec->nrows <= GV_SELECT_MAX_N &&
+			return spec->dims <= 2 && spec->nrows <= GV_SELECT_MAX_N &&
 				spec->k >= 1 && spec->k <= spec->nrows &&
 				spec->nqueries == 0 &&
 				spec->method >= 0 && spec->method < GV_NSELECT &&
 				(spec->method != GV_SELECT_WARP || spec->k <= GV_WARP_MAX_K);
 		case GV_SET_QUANTILES:
-			return spec->dims == 1 && spec->nrows <= GV_SELECT_MAX_N &&
+			return spec->dims <= 2 && spec->nrows <= GV_SELECT_MAX_N &&
 				spec->k == 0 && spec->nqueries >= 1 &&
 				spec->nqueries <= GV_SET_MAX_QUERIES && spec->approximate <= 1;
 	}
@@ -180,7 +180,8 @@ gv_set_output_bytes(const GvSetSpec *spec, GvSetOutput output)
 		(uint32_t) output >= GV_NSET_OUTPUTS)
 		return 0;
 	return bytes[spec->kind][output] *
-		(output == GV_SET_CENTROIDS ? (int64_t) spec->dims : 1);
+		(output == GV_SET_CENTROIDS || output == GV_SET_VALUES ?
+		 (int64_t) spec->dims : 1);
 }
 
 int64_t

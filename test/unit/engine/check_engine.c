@@ -144,6 +144,7 @@ static const struct
 	{"keys", test_keys},
 	{"select", test_select},
 	{"quantiles", test_quantiles},
+	{"doubles", test_doubles},
 	{"exact_sets", test_exact_sets},
 	{"near_sets", test_near_sets},
 	{"kmeans_sets", test_kmeans_sets},

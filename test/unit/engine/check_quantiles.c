@@ -5,17 +5,17 @@
 #include "selections.h"
 
 static void
-check_ranks(const float *values, const Sorted *sorted, int64_t n,
+check_ranks(const GvValue *values, const Sorted *sorted, int64_t n,
 			const int64_t *ranks, int32_t nranks, bool approximate,
 			Input input)
 {
-	OWN void   *scratch = unit_alloc(gv_quantiles_scratch(n, nranks,
-														  approximate));
-	OWN float  *quantiles = unit_alloc(sizeof(float) * nranks);
+	GvQuantiles spec = {n, nranks, approximate, DOUBLES};
+	OWN void   *scratch = unit_alloc(gv_quantiles_scratch(&spec));
+	OWN GvValue *quantiles = unit_alloc(sizeof(GvValue) * nranks);
 	OWN int64_t *errors = unit_alloc(sizeof(int64_t) * nranks);
 
-	CHECK(gv_quantiles(values, n, ranks, nranks, approximate, quantiles,
-					   errors, scratch, NULL) == GV_OK, "quantiles");
+	CHECK(gv_quantiles(&spec, values, ranks, quantiles, errors, scratch,
+					   NULL) == GV_OK, "quantiles");
 	check_quantiles(sorted, n, ranks, quantiles, errors, nranks, approximate,
 				  input);
 }
@@ -24,7 +24,7 @@ check_ranks(const float *values, const Sorted *sorted, int64_t n,
 static void
 check_input(Input input, int64_t n, int32_t nranks)
 {
-	OWN float  *values = input_values(input, n);
+	OWN GvValue *values = input_values(input, n);
 	FREED Sorted *sorted = sort_row(values, n);
 	OWN int64_t *ranks = unit_alloc(sizeof(int64_t) * nranks);
 	int32_t		i;
@@ -41,7 +41,7 @@ check_input(Input input, int64_t n, int32_t nranks)
 static void
 check_all_ranks(Input input, int64_t n)
 {
-	OWN float  *values = input_values(input, n);
+	OWN GvValue *values = input_values(input, n);
 	FREED Sorted *sorted = sort_row(values, n);
 	OWN int64_t *ranks = unit_alloc(sizeof(int64_t) * n);
 	int64_t		i;
@@ -56,9 +56,10 @@ static void
 check_stop(int64_t n, bool approximate)
 {
 	const int64_t ranks[] = {n / 2, 5, n / 3};
-	OWN float  *values = input_values(IN_UNIFORM, n);
-	OWN void   *scratch = unit_alloc(gv_quantiles_scratch(n, 3, approximate));
-	float		quantiles[3];
+	OWN GvValue *values = input_values(IN_UNIFORM, n);
+	GvQuantiles spec = {n, 3, approximate, DOUBLES};
+	OWN void   *scratch = unit_alloc(gv_quantiles_scratch(&spec));
+	GvValue		quantiles[3];
 	int64_t		errors[3];
 	Patience	patience = {0, 0};
 	GvStop		stop = {lose_patience, &patience};
@@ -68,8 +69,8 @@ check_stop(int64_t n, bool approximate)
 	{
 		patience.asked = 0;
 		patience.last++;
-		status = gv_quantiles(values, n, ranks, 3, approximate, quantiles,
-							  errors, scratch, &stop);
+		status = gv_quantiles(&spec, values, ranks, quantiles, errors, scratch,
+							  &stop);
 		CHECK((status == GV_OK) == (patience.asked < patience.last) &&
 			  (status == GV_OK || status == GV_CANCELED),
 			  "status %d", status);
@@ -77,33 +78,38 @@ check_stop(int64_t n, bool approximate)
 	CHECK(patience.asked > 0, "asked %d times", patience.asked);
 }
 
+#define BAD(change) (wrong = spec, wrong.change, \
+	gv_quantiles(&wrong, x, ranks, out, errors, scratch, NULL))
+
 static void
 check_invalid(void)
 {
 	static char scratch[16384] __attribute__((aligned(64)));
-	float		x[4] = {0};
+	GvQuantiles spec = {4, 2, false, DOUBLES};
+	GvQuantiles wrong;
+	GvValue		x[4] = {0};
 	int64_t		ranks[2] = {0, 3};
 	const int64_t too_high[2] = {0, 4};
 	const int64_t too_low[2] = {-1, 0};
-	float		out[2];
+	GvValue		out[2];
 	int64_t		errors[2];
 	GvStop		bad_stop = {NULL, NULL};
 
-	INVALID(gv_quantiles(NULL, 4, ranks, 2, 0, out, errors, scratch, NULL));
-	INVALID(gv_quantiles(x, 0, ranks, 2, 0, out, errors, scratch, NULL));
-	INVALID(gv_quantiles(x, GV_SELECT_MAX_N + 1, ranks, 2, 0, out, errors,
-						 scratch, NULL));
-	INVALID(gv_quantiles(x, 4, NULL, 2, 0, out, errors, scratch, NULL));
-	INVALID(gv_quantiles(x, 4, ranks, 0, 0, out, errors, scratch, NULL));
-	INVALID(gv_quantiles(x, 4, too_high, 2, 0, out, errors, scratch, NULL));
-	INVALID(gv_quantiles(x, 4, too_low, 2, 0, out, errors, scratch, NULL));
-	INVALID(gv_quantiles(x, 4, ranks, 2, 0, NULL, errors, scratch, NULL));
-	INVALID(gv_quantiles(x, 4, ranks, 2, 0, out, NULL, scratch, NULL));
-	INVALID(gv_quantiles(x, 4, ranks, 2, 0, out, errors, NULL, NULL));
-	INVALID(gv_quantiles(x, 4, ranks, 2, 0, out, errors, scratch + 4, NULL));
-	INVALID(gv_quantiles(x, 4, ranks, 2, 0, out, errors, scratch, &bad_stop));
-	CHECK(gv_quantiles_scratch(0, 1, false) == 0, "scratch of nothing");
-	CHECK(gv_quantiles_scratch(4, 0, false) == 0, "scratch for nothing");
+	INVALID(BAD(n = 0));
+	CHECK(gv_quantiles_scratch(&wrong) == 0, "scratch of nothing");
+	INVALID(BAD(n = GV_SELECT_MAX_N + 1));
+	INVALID(BAD(nranks = 0));
+	CHECK(gv_quantiles_scratch(&wrong) == 0, "scratch for nothing");
+	INVALID(gv_quantiles(NULL, x, ranks, out, errors, scratch, NULL));
+	INVALID(gv_quantiles(&spec, NULL, ranks, out, errors, scratch, NULL));
+	INVALID(gv_quantiles(&spec, x, NULL, out, errors, scratch, NULL));
+	INVALID(gv_quantiles(&spec, x, too_high, out, errors, scratch, NULL));
+	INVALID(gv_quantiles(&spec, x, too_low, out, errors, scratch, NULL));
+	INVALID(gv_quantiles(&spec, x, ranks, NULL, errors, scratch, NULL));
+	INVALID(gv_quantiles(&spec, x, ranks, out, NULL, scratch, NULL));
+	INVALID(gv_quantiles(&spec, x, ranks, out, errors, NULL, NULL));
+	INVALID(gv_quantiles(&spec, x, ranks, out, errors, scratch + 4, NULL));
+	INVALID(gv_quantiles(&spec, x, ranks, out, errors, scratch, &bad_stop));
 }
 
 void

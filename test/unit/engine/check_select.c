@@ -5,8 +5,8 @@
 #include "selections.h"
 
 static GvStatus
-select_rows(const GvSelect *spec, const float *values, uint32_t *positions,
-			float *selected)
+select_rows(const GvSelect *spec, const GvValue *values, uint32_t *positions,
+			GvValue *selected)
 {
 	OWN void   *scratch = unit_alloc(gv_select_scratch(spec));
 
@@ -17,7 +17,7 @@ static void
 check_input(Input input, int64_t rows, int64_t columns, const int64_t *ks,
 			int nks)
 {
-	OWN float  *values = input_values(input, rows * columns);
+	OWN GvValue *values = input_values(input, rows * columns);
 
 	check_matrix(select_rows, input, values, rows, columns, ks, nks);
 }
@@ -97,19 +97,19 @@ check_keys(void)
 
 	for (i = 0; i < 10000; i++)
 	{
-		uint32_t	bits = (uint32_t) unit_random();
-		uint32_t	other = (uint32_t) unit_random();
-		float		x[2];
+		uint64_t	bits = unit_random();
+		uint64_t	other = unit_random();
+		GvValue		x[2];
 		FREED Sorted *sorted = NULL;
 		uint64_t	first;
 
-		memcpy(&x[0], &bits, sizeof(bits));
-		memcpy(&x[1], i % 2 ? &other : &bits, sizeof(other));
+		memcpy(&x[0], &bits, sizeof(x[0]));
+		memcpy(&x[1], i % 2 ? &other : &bits, sizeof(x[1]));
 		sorted = sort_row(x, 2);
 		first = gv_item(x[0], 0) < gv_item(x[1], 1) ? 0 : 1;
-		CHECK(first == sorted[0].position, "%x %x", bits, other);
-		CHECK(same_bits(gv_select_value(gv_select_key(x[first])),
-						sorted[0].value), "%x", bits);
+		CHECK(first == sorted[0].position, "%lx %lx", (long) bits, (long) other);
+		CHECK(same_bits(gv_key_value(gv_key(x[first])),
+						sorted[0].value), "%lx", (long) bits);
 	}
 }
 
@@ -117,9 +117,9 @@ check_keys(void)
 static void
 check_sort(Input input, int64_t n)
 {
-	OWN float  *x = input_values(input, n);
+	OWN GvValue *x = input_values(input, n);
 	FREED Sorted *sorted = sort_row(x, n);
-	OWN uint64_t *items = unit_alloc(sizeof(uint64_t) * n);
+	OWN GvItem *items = unit_alloc(sizeof(GvItem) * n);
 	GvPoll		poll = {NULL, 0};
 	int64_t		nwrong = 0;
 	int64_t		i;
@@ -138,11 +138,11 @@ check_sort(Input input, int64_t n)
 static void
 check_stop(GvSelectMethod method, int64_t n, int32_t k, int nasked)
 {
-	GvSelect	spec = {1, n, k, method};
-	OWN float  *values = input_values(IN_REVERSED, n);
+	GvSelect	spec = {1, n, k, method, DOUBLES};
+	OWN GvValue *values = input_values(IN_REVERSED, n);
 	OWN void   *scratch = unit_alloc(gv_select_scratch(&spec));
 	OWN uint32_t *positions = unit_alloc(sizeof(uint32_t) * k);
-	OWN float  *selected = unit_alloc(sizeof(float) * k);
+	OWN GvValue *selected = unit_alloc(sizeof(GvValue) * k);
 	Patience	patience = {0, 0};
 	GvStop		stop = {lose_patience, &patience};
 	GvStatus	status;
@@ -167,14 +167,14 @@ check_stop(GvSelectMethod method, int64_t n, int32_t k, int nasked)
 static void
 check_choice(void)
 {
-	GvSelect	sparse = {1, 1000, 10, GV_SELECT_AUTO};
-	GvSelect	dense = {1, 1000, 500, GV_SELECT_AUTO};
-	GvSelect	long_row = {1, INT64_C(1) << 30, 5000, GV_SELECT_AUTO};
+	GvSelect	sparse = {1, 1000, 10, GV_SELECT_AUTO, DOUBLES};
+	GvSelect	dense = {1, 1000, 500, GV_SELECT_AUTO, DOUBLES};
+	GvSelect	long_row = {1, INT64_C(1) << 30, 5000, GV_SELECT_AUTO, DOUBLES};
 
 	CHECK(gv_select_choose(&sparse) == GV_SELECT_WARP, "sparse");
 	CHECK(gv_select_choose(&dense) == GV_SELECT_MULTI, "dense");
 	CHECK(gv_select_choose(&long_row) == GV_SELECT_SAMPLE, "long");
-	CHECK(gv_select_scratch(&long_row) < 1 << 20, "memory for a long row");
+	CHECK(gv_select_scratch(&long_row) < 2 << 20, "memory for a long row");
 	dense.method = GV_SELECT_SAMPLE;
 	CHECK(gv_select_choose(&dense) == GV_SELECT_SAMPLE, "chosen already");
 	CHECK(strcmp(gv_select_name(GV_SELECT_WARP), "warp") == 0, "name");
@@ -184,11 +184,11 @@ static void
 check_invalid(void)
 {
 	static char scratch[4096] __attribute__((aligned(64)));
-	float		x[8] = {0};
-	float		out[8];
+	GvValue		x[8] = {0};
+	GvValue		out[8];
 	uint32_t	positions[8];
 	GvStop		bad_stop = {NULL, NULL};
-	GvSelect	spec = {2, 4, 2, GV_SELECT_AUTO};
+	GvSelect	spec = {2, 4, 2, GV_SELECT_AUTO, DOUBLES};
 	GvSelect	wrong;
 
 	INVALID(BAD(rows = 0));
@@ -200,7 +200,7 @@ check_invalid(void)
 	INVALID(BAD(method = GV_NSELECT));
 	CHECK(gv_select_scratch(&wrong) == 0, "scratch of an invalid spec");
 	CHECK(gv_select_choose(&wrong) == GV_SELECT_AUTO, "method of one");
-	wrong = (GvSelect) {1, 5000, GV_WARP_MAX_K + 1, GV_SELECT_WARP};
+	wrong = (GvSelect) {1, 5000, GV_WARP_MAX_K + 1, GV_SELECT_WARP, DOUBLES};
 	CHECK(gv_select_scratch(&wrong) == 0, "scratch of too large a k");
 	INVALID(gv_select(NULL, x, positions, out, scratch, NULL));
 	INVALID(gv_select(&spec, NULL, positions, out, scratch, NULL));

@@ -104,10 +104,10 @@ check_invalid_specs(void)
 	REFUSE(GV_SET_KMEANS, nlists = 1);
 	REFUSE(GV_SET_KMEANS, nqueries = 1);
 	REFUSE(GV_SET_SELECT, k = 7);
-	REFUSE(GV_SET_SELECT, dims = 2);
+	REFUSE(GV_SET_SELECT, dims = 3);
 	REFUSE(GV_SET_SELECT, nrows = GV_SELECT_MAX_N + 1);
 	REFUSE(GV_SET_QUANTILES, nqueries = 0);
-	REFUSE(GV_SET_QUANTILES, dims = 2);
+	REFUSE(GV_SET_QUANTILES, dims = 3);
 	REFUSE(GV_SET_QUANTILES, k = 1);
 	INVALID(gv_set_create(&specs[0], NULL));
 	INVALID(gv_set_create(NULL, NULL));

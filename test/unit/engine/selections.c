@@ -2,18 +2,30 @@
  * selections.c
  *		See selections.h.
  */
-#include "selections.h"
+#include "sets.h"
 
-static float
+/*
+ * The float that has these bits or, for doubles, a double of the same kind: NaN,
+ * infinite, zero, subnormal or with this sign and exponent.
+ */
+static GvValue
 from_bits(uint32_t bits)
 {
-	float		value;
+	GvValue		value;
+#ifdef GV_DOUBLES
+	uint64_t	number = bits & 0x7FFFFFFF;
+	uint64_t	wide = (uint64_t) (bits >> 31) << 63 |
+		(number >= 0x7F800000 ? UINT64_C(0x7FF) << 52 | (number & 0x7FFFFF) :
+		 number >> 8 << 40 | (number & 0xFF));
+#else
+	uint32_t	wide = bits;
+#endif
 
-	memcpy(&value, &bits, sizeof(value));
+	memcpy(&value, &wide, sizeof(value));
 	return value;
 }
 
-static float
+static GvValue
 special(void)
 {
 	static const uint32_t bits[] = {0x7FC00000, 0xFFC00000, 0x7F800001,
@@ -23,7 +35,7 @@ special(void)
 	return from_bits(bits[unit_random() % 12]);
 }
 
-static float
+static GvValue
 value_at(Input input, int64_t i, int64_t n)
 {
 	uint32_t	random = (uint32_t) unit_random();
@@ -31,13 +43,13 @@ value_at(Input input, int64_t i, int64_t n)
 	switch (input)
 	{
 		case IN_SORTED:
-			return (float) i / 3;
+			return (GvValue) i / 3;
 		case IN_REVERSED:
-			return (float) (n - i) / 3;
+			return (GvValue) (n - i) / 3;
 		case IN_ALL_EQUAL:
 			return -1.5f;
 		case IN_FEW_VALUES:
-			return (float) (random % 5);
+			return (GvValue) (random % 5);
 		case IN_ZEROS:
 			return random % 2 ? 0.0f : -0.0f;
 		case IN_SPECIAL:
@@ -45,15 +57,15 @@ value_at(Input input, int64_t i, int64_t n)
 		case IN_ALL_NAN:
 			return from_bits(0x7F800001 | (random & 0x80400FF0));
 		case IN_PIPE:
-			return (float) (i < n / 2 ? i : n - i);
+			return (GvValue) (i < n / 2 ? i : n - i);
 		case IN_SAW:
-			return (float) (i % 1000);
+			return (GvValue) (i % 1000);
 		case IN_ALIKE:
 			return from_bits(0x3F800000 | (random & 0xFF));
 		case IN_SPREAD:
 			return from_bits(random & 0xFFFF0000);
 		default:
-			return unit_float();
+			return unit_float() + unit_float() / (DOUBLES ? 1 << 30 : 1);
 	}
 }
 
@@ -63,7 +75,7 @@ value_at(Input input, int64_t i, int64_t n)
  * range is divided evenly in the end.
  */
 static void
-make_sample_hostile(float *x, int64_t n)
+make_sample_hostile(GvValue *x, int64_t n)
 {
 	FREED int64_t *left = malloc(sizeof(int64_t) * n);
 	int64_t		nleft = n;
@@ -85,16 +97,16 @@ make_sample_hostile(float *x, int64_t n)
 		int			j;
 
 		for (j = 0; j < GV_SAMPLE_ITEMS; j++)
-			x[left[gv_sample_place(&state, j, nleft)]] = (float) (first + j);
+			x[left[gv_sample_place(&state, j, nleft)]] = (GvValue) (first + j);
 		for (i = 0; i < nleft; i++)
-			if (x[left[i]] >= (float) (first + last))
+			if (x[left[i]] >= (GvValue) (first + last))
 				left[nkept++] = left[i];
 		nleft = nkept;
 	}
 }
 
-static uint64_t
-median_of(uint64_t a, uint64_t b, uint64_t c)
+static GvItem
+median_of(GvItem a, GvItem b, GvItem c)
 {
 	if ((a < b) != (a < c))
 		return a;
@@ -106,10 +118,10 @@ median_of(uint64_t a, uint64_t b, uint64_t c)
  * items left: its splits are repeated here.
  */
 static void
-make_pivot_hostile(float *x, int64_t n)
+make_pivot_hostile(GvValue *x, int64_t n)
 {
-	FREED uint64_t *items = malloc(sizeof(uint64_t) * n);
-	uint64_t   *left = items;
+	FREED GvItem *items = malloc(sizeof(GvItem) * n);
+	GvItem	   *left = items;
 	int64_t		nleft = n;
 	int64_t		i;
 	int			next = 0;
@@ -119,17 +131,17 @@ make_pivot_hostile(float *x, int64_t n)
 		items[i] = gv_item(x[i] = 1e7f, i);
 	for (round = 0; round < 12 && nleft > 100; round++)
 	{
-		uint64_t	nine[9];
-		uint64_t	pivot;
+		GvItem		nine[9];
+		GvItem		pivot;
 		int64_t		nbefore = 0;
 
 		for (i = 0; i < 9; i++)
 		{
-			uint64_t   *item = &left[i * ((nleft - 1) / 8)];
+			GvItem	   *item = &left[i * ((nleft - 1) / 8)];
 			int64_t		position = gv_item_position(*item);
 
 			if (x[position] == 1e7f)
-				*item = gv_item(x[position] = (float) next++, position);
+				*item = gv_item(x[position] = (GvValue) next++, position);
 			nine[i] = *item;
 		}
 		pivot = median_of(median_of(nine[0], nine[1], nine[2]),
@@ -137,7 +149,7 @@ make_pivot_hostile(float *x, int64_t n)
 						  median_of(nine[6], nine[7], nine[8]));
 		for (i = 0; i < nleft; i++)
 		{
-			uint64_t	item = left[i];
+			GvItem		item = left[i];
 
 			left[i] = left[nbefore];
 			left[nbefore] = item;
@@ -148,10 +160,10 @@ make_pivot_hostile(float *x, int64_t n)
 	}
 }
 
-float *
+GvValue *
 input_values(Input input, int64_t n)
 {
-	float	   *x = unit_alloc(sizeof(float) * n);
+	GvValue    *x = unit_alloc(sizeof(GvValue) * n);
 	int64_t		i;
 
 	if (input == IN_SAMPLE_HOSTILE)
@@ -178,7 +190,7 @@ compare_sorted(const void *a, const void *b)
 }
 
 Sorted *
-sort_row(const float *row, int64_t n)
+sort_row(const GvValue *row, int64_t n)
 {
 	Sorted	   *sorted = malloc(sizeof(Sorted) * n);
 	int64_t		i;
@@ -190,7 +202,7 @@ sort_row(const float *row, int64_t n)
 		if (row[i] == 0)
 			sorted[i].value = 0.0f;
 		if (isnan(row[i]))
-			sorted[i].value = from_bits(0x7FC00000);
+			sorted[i].value = NAN;
 	}
 	qsort(sorted, n, sizeof(Sorted), compare_sorted);
 	return sorted;
@@ -199,11 +211,11 @@ sort_row(const float *row, int64_t n)
 /* One call. */
 static void
 check_method(SelectRows select_rows, Input input, const GvSelect *spec,
-			 const float *values, Sorted *const *sorted)
+			 const GvValue *values, Sorted *const *sorted)
 {
 	int64_t		n = spec->rows * spec->k;
 	OWN uint32_t *positions = unit_alloc(sizeof(uint32_t) * n);
-	OWN float  *selected = unit_alloc(sizeof(float) * n);
+	OWN GvValue *selected = unit_alloc(sizeof(GvValue) * n);
 	GvStatus	status = select_rows(spec, values, positions, selected);
 	int64_t		nwrong = 0;
 	int64_t		i;
@@ -222,11 +234,11 @@ check_method(SelectRows select_rows, Input input, const GvSelect *spec,
 }
 
 void
-check_ks(SelectRows select_rows, Input input, const float *values,
+check_ks(SelectRows select_rows, Input input, const GvValue *values,
 		 int64_t rows, int64_t columns, Sorted *const *sorted,
 		 const int64_t *ks, int nks)
 {
-	GvSelect	spec = {.rows = rows,.columns = columns};
+	GvSelect	spec = {.rows = rows,.columns = columns,.doubles = DOUBLES};
 	int			i;
 
 	for (i = 0; i < nks; i++)
@@ -241,7 +253,7 @@ check_ks(SelectRows select_rows, Input input, const float *values,
 }
 
 void
-check_matrix(SelectRows select_rows, Input input, const float *values,
+check_matrix(SelectRows select_rows, Input input, const GvValue *values,
 			 int64_t rows, int64_t columns, const int64_t *ks, int nks)
 {
 	FREED Sorted **sorted = calloc(rows, sizeof(Sorted *));
@@ -256,7 +268,7 @@ check_matrix(SelectRows select_rows, Input input, const float *values,
 
 void
 check_quantiles(const Sorted *sorted, int64_t n, const int64_t *ranks,
-				const float *quantiles, const int64_t *errors, int32_t nranks,
+				const GvValue *quantiles, const int64_t *errors, int32_t nranks,
 				bool approximate, Input input)
 {
 	int64_t		bound = approximate && n > GV_SAMPLE_ITEMS ? n / 64 : 0;
@@ -279,4 +291,60 @@ check_quantiles(const Sorted *sorted, int64_t n, const int64_t *ranks,
 	if (input != IN_SAMPLE_HOSTILE || !approximate)
 		CHECK(worst <= bound, "error %ld, n %ld input %d", (long) worst,
 			  (long) n, input);
+}
+
+void
+check_selection_set(Input input, int64_t n, int32_t k, GvSelectMethod method)
+{
+	OWN GvValue *values = input_values(input, n);
+	FREED Sorted *sorted = sort_row(values, n);
+	GvSetSpec	spec = {.kind = GV_SET_SELECT,.dims = 1 + DOUBLES,.k = k,
+	.method = method,.nrows = n};
+	SetInputs	inputs = {NULL, NULL, (const float *) values, n,
+	1 + (int64_t) (unit_random() % n), NULL};
+	OWN int64_t *positions = unit_alloc(sizeof(int64_t) * k);
+	OWN GvValue *selected = unit_alloc(sizeof(GvValue) * k);
+	int64_t		nwrong = 0;
+	GvSetDone	done;
+	GvSet	   *set = finished_set(&spec, &inputs, &done, NULL);
+	int32_t		i;
+
+	CHECK(done.finished && !done.again && done.passes == 1, "done");
+	OK(gv_set_get(set, GV_SET_POSITIONS, 0, k, positions));
+	OK(gv_set_get(set, GV_SET_VALUES, 0, k / 2, selected));
+	OK(gv_set_get(set, GV_SET_VALUES, k / 2, k - k / 2, selected + k / 2));
+	for (i = 0; i < k; i++)
+		nwrong += positions[i] != sorted[i].position ||
+			!same_bits(selected[i], sorted[i].value);
+	CHECK(nwrong == 0, "%ld wrong, n %ld k %d input %d", (long) nwrong,
+		  (long) n, k, input);
+	gv_set_drop(set);
+}
+
+void
+check_quantiles_set(Input input, int64_t n, int32_t nranks, bool approximate)
+{
+	OWN GvValue *values = input_values(input, n);
+	FREED Sorted *sorted = sort_row(values, n);
+	OWN int64_t *ranks = unit_alloc(sizeof(int64_t) * nranks);
+	GvSetSpec	spec = {.kind = GV_SET_QUANTILES,.dims = 1 + DOUBLES,
+		.approximate = approximate,.nqueries = nranks,.nrows = n};
+	SetInputs	inputs = {ranks, NULL, (const float *) values, n,
+	1 + (int64_t) (unit_random() % n), NULL};
+	OWN GvValue *quantiles = unit_alloc(sizeof(GvValue) * nranks);
+	OWN int64_t *errors = unit_alloc(sizeof(int64_t) * nranks);
+	GvSetDone	done;
+	GvSet	   *set;
+	int32_t		i;
+
+	for (i = 0; i < nranks; i++)
+		ranks[i] = (int64_t) (unit_random() % n);
+	ranks[nranks / 2] = n - 1;
+	ranks[nranks - 1] = 0;
+	set = finished_set(&spec, &inputs, &done, NULL);
+	OK(gv_set_get(set, GV_SET_VALUES, 0, nranks, quantiles));
+	OK(gv_set_get(set, GV_SET_RANK_ERRORS, 0, nranks, errors));
+	check_quantiles(sorted, n, ranks, quantiles, errors, nranks, approximate,
+					input);
+	gv_set_drop(set);
 }

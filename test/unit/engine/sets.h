@@ -91,12 +91,6 @@ extern void free_inputs(SetInputs *inputs);
 
 #define OwnInputs	UNIT_OWN(free_inputs) SetInputs
 
-/* Checks that sets select from n values, and find quantiles of them. */
-extern void check_selection_set(Input input, int64_t n, int32_t k,
-								GvSelectMethod method);
-extern void check_quantiles_set(Input input, int64_t n, int32_t nranks,
-								bool approximate);
-
 /*
  * check_setmeans.c: k-means from seeds [k][dims] finds what plain loops find,
  * bit for bit.

@@ -435,6 +435,7 @@ extern void test_keep(void);
 extern void test_keys(void);
 extern void test_select(void);
 extern void test_quantiles(void);
+extern void test_doubles(void);
 extern void test_mirror(void);
 extern void test_builder(void);
 extern void test_memory(void);

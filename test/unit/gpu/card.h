@@ -44,6 +44,7 @@ extern void check_set_bytes(const GvSetSpec *spec, int64_t least);
 /* One function a file, or a part of check_card. */
 extern void test_arrive_card(void);
 extern void test_bytes_card(void);
+extern void test_doubles_card(void);
 extern void test_exact_card(void);
 extern void test_faults_card(void);
 extern void test_kmeans_card(void);

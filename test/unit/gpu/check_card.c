@@ -305,7 +305,10 @@ main(int argc, char **argv)
 	if (unit_is_wanted(argc, argv, "builders"))
 		test_builders();
 	if (unit_is_wanted(argc, argv, "select"))
+	{
 		test_select_card();
+		test_doubles_card();
+	}
 	if (unit_is_wanted(argc, argv, "exact"))
 		test_exact_card();
 	if (unit_is_wanted(argc, argv, "lists"))

@@ -8,18 +8,17 @@
 
 /* hostrows.cu */
 extern GvStatus select_host(GvSelector *selector, const GvSelect *spec,
-							const float *values, uint32_t *positions,
-							float *selected);
-extern GvStatus quantiles_host(GvSelector *selector, const float *values,
-							   int64_t n, const int64_t *ranks, int32_t nranks,
-							   bool approximate, float *quantiles,
-							   int64_t *rank_errors);
+							const void *values, uint32_t *positions,
+							void *selected);
+extern GvStatus quantiles_host(GvSelector *selector, const GvQuantiles *spec,
+							   const void *values, const int64_t *ranks,
+							   void *quantiles, int64_t *rank_errors);
 
 static GvSelector *selector;
 
 static GvStatus
-select_rows(const GvSelect *spec, const float *values, uint32_t *positions,
-			float *selected)
+select_rows(const GvSelect *spec, const GvValue *values, uint32_t *positions,
+			GvValue *selected)
 {
 	GvSelect	any = *spec;
 	GvSelectMethod method;
@@ -37,10 +36,10 @@ static void
 check_input(Input input, int64_t rows, int64_t columns, int shift,
 			const int64_t *ks, int nks)
 {
-	OWN float  *values = input_values(input, rows * columns);
-	OWN float  *shifted = unit_alloc(sizeof(float) * (rows * columns + shift));
+	OWN GvValue *values = input_values(input, rows * columns);
+	OWN GvValue *shifted = unit_alloc(sizeof(GvValue) * (rows * columns + shift));
 
-	memcpy(shifted + shift, values, sizeof(float) * rows * columns);
+	memcpy(shifted + shift, values, sizeof(GvValue) * rows * columns);
 	check_matrix(select_rows, input, shifted + shift, rows, columns, ks, nks);
 }
 
@@ -118,22 +117,22 @@ typedef struct Zeros
 	int32_t		step;			/* more of them in each next row */
 	int32_t		nminus;			/* -0 */
 	int32_t		nplus;			/* +0 */
-	float		first;
-	float		last;
+	GvValue		first;
+	GvValue		last;
 } Zeros;
 
 /* The first row in order, others in none. */
-static float *
+static GvValue *
 zeros_values(const Zeros *zeros)
 {
-	float	   *values = unit_alloc(sizeof(float) * zeros->rows *
+	GvValue    *values = unit_alloc(sizeof(GvValue) * zeros->rows *
 									zeros->columns);
 	int64_t		row;
 	int64_t		i;
 
 	for (row = 0; row < zeros->rows; row++)
 	{
-		float	   *own = values + row * zeros->columns;
+		GvValue    *own = values + row * zeros->columns;
 		int64_t		nfirst = zeros->nfirst + row * zeros->step;
 
 		for (i = 0; i < zeros->columns; i++)
@@ -171,7 +170,7 @@ check_zeros(void)
 
 	for (i = 0; i < sizeof(all) / sizeof(all[0]); i++)
 	{
-		OWN float  *values = zeros_values(&all[i]);
+		OWN GvValue *values = zeros_values(&all[i]);
 		int64_t		k = all[i].k;
 
 		check_matrix(select_rows, IN_ZEROS, values, all[i].rows,
@@ -200,10 +199,10 @@ static void
 check_long_row(Input input, int64_t n)
 {
 	const int64_t ks[] = {1, 10, 2048 < n / 100 ? 2048 : 0, n / 100};
-	GvSelect	spec = {1, n, (int32_t) (n / 100), GV_SELECT_SAMPLE};
-	OWN float  *values = input_values(input, n);
+	GvSelect	spec = {1, n, (int32_t) (n / 100), GV_SELECT_SAMPLE, DOUBLES};
+	OWN GvValue *values = input_values(input, n);
 	OWN uint32_t *positions = unit_alloc(sizeof(uint32_t) * spec.k);
-	OWN float  *selected = unit_alloc(sizeof(float) * spec.k);
+	OWN GvValue *selected = unit_alloc(sizeof(GvValue) * spec.k);
 	FREED Sorted *first = malloc(sizeof(Sorted) * spec.k);
 	OWN void   *scratch = unit_alloc(gv_select_scratch(&spec));
 	int32_t		i;
@@ -246,11 +245,11 @@ check_many_rows(void)
 static void
 check_ranks(Input input, int64_t n, int32_t nranks)
 {
-	OWN float  *values = input_values(input, n);
+	OWN GvValue *values = input_values(input, n);
 	FREED Sorted *sorted = sort_row(values, n);
 	OWN int64_t *ranks = unit_alloc(sizeof(int64_t) * nranks);
 	OWN int64_t *errors = unit_alloc(sizeof(int64_t) * nranks);
-	OWN float  *quantiles = unit_alloc(sizeof(float) * nranks);
+	OWN GvValue *quantiles = unit_alloc(sizeof(GvValue) * nranks);
 	int			approximate;
 	int32_t		i;
 
@@ -260,8 +259,10 @@ check_ranks(Input input, int64_t n, int32_t nranks)
 	ranks[nranks - 1] = 0;
 	for (approximate = 0; approximate < 2; approximate++)
 	{
-		CHECK(quantiles_host(selector, values, n, ranks, nranks, approximate,
-							 quantiles, errors) == GV_OK, "quantiles");
+		GvQuantiles spec = {n, nranks, approximate, DOUBLES};
+
+		CHECK(quantiles_host(selector, &spec, values, ranks, quantiles,
+							 errors) == GV_OK, "quantiles");
 		check_quantiles(sorted, n, ranks, quantiles, errors, nranks,
 						approximate, input);
 	}
@@ -288,9 +289,11 @@ check_sets(void)
 {
 	int64_t		n = device_is_emulated() ? 30000 : 30000000;
 	const GvSetSpec specs[] = {
-		{.kind = GV_SET_SELECT,.dims = 1,.k = (int32_t) n / 2,.nrows = n},
-		{.kind = GV_SET_QUANTILES,.dims = 1,.nqueries = 2000,.nrows = n},
-		{.kind = GV_SET_SELECT,.dims = 1,.k = 1,.nrows = 3}
+		{.kind = GV_SET_SELECT,.dims = 1 + DOUBLES,.k = (int32_t) n / 2,
+		.nrows = n},
+		{.kind = GV_SET_QUANTILES,.dims = 1 + DOUBLES,.nqueries = 2000,
+		.nrows = n},
+		{.kind = GV_SET_SELECT,.dims = 1 + DOUBLES,.k = 1,.nrows = 3}
 	};
 
 	check_selection_set(IN_UNIFORM, unit_small ? 5000 : 3000000, 100,
@@ -300,8 +303,8 @@ check_sets(void)
 						GV_SELECT_AUTO);
 	check_quantiles_set(IN_SPECIAL, 5001, 3, false);
 	check_quantiles_set(IN_SPECIAL, 5001, 3, true);
-	check_set_bytes(&specs[0], 12 * n);
-	check_set_bytes(&specs[1], 12 * n);
+	check_set_bytes(&specs[0], (1 + DOUBLES) * 12 * n);
+	check_set_bytes(&specs[1], (1 + DOUBLES) * 12 * n);
 	check_set_stops(&specs[2], 2);
 }
 

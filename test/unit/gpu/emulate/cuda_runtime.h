@@ -429,6 +429,24 @@ __uint_as_float(unsigned bits)
 	return value;
 }
 
+static inline long long
+__double_as_longlong(double value)
+{
+	long long	bits;
+
+	memcpy(&bits, &value, sizeof(bits));
+	return bits;
+}
+
+static inline double
+__longlong_as_double(long long bits)
+{
+	double		value;
+
+	memcpy(&value, &bits, sizeof(value));
+	return value;
+}
+
 static inline int
 __float_as_int(float value)
 {
