@@ -57,7 +57,7 @@ def run(*command):
         fail("not compiled: " + " ".join(map(str, command)))
 
 
-def build(name, sources, folder, arch, nvcc=None, shared=False):
+def build(name, sources, folder, arch, nvcc=None, shared=False, defines=()):
     """folder/NAME, or NAME.so if shared: these sources of test/bench and the
     engines of the test build, whose ways are counted; with cuBLAS."""
     nvcc = nvcc or find_nvcc()
@@ -71,7 +71,8 @@ def build(name, sources, folder, arch, nvcc=None, shared=False):
     for source in sources:
         objects.append(folder / (source + ".o"))
         flags = nvcc_flags(arch) if source.endswith(".cu") else ["-O3"]
-        run(nvcc, *flags, "-DGV_TEST_BUILD", "-DGV_HAVE_CUDA", *position,
+        run(nvcc, *flags, "-DGV_TEST_BUILD", "-DGV_HAVE_CUDA", *defines,
+            *position,
             "-I", ROOT, "-I", ROOT / "src", "-c",
             ROOT / "test/bench" / source, "-o", objects[-1])
     target = folder / (name + ".so" if shared else name)

@@ -50,6 +50,8 @@
 #				exact, kmeans or graph and options, all four when left out;
 #				exact and kmeans beside cuBLAS's bare product, too.
 #				Needs a python3 (3.12) with torch
+#	papers		selections as in the papers' experiments: ARGUMENT... are those
+#				of test/bench/selectpapers.py (ranks or rows)
 #	cores		SQL without the card, on all of the host's cores, beside
 #				pgvector's indexes and Faiss: ARGUMENT... are those of
 #				test/bench/compare.py or, behind the word inserts or where, of
@@ -400,6 +402,12 @@ stage_peers() {
 	return $status
 }
 
+stage_papers() {
+	[ "$SERVER" = cuda ] || ARGUMENTS+=(--processor)
+	PATH=$(dirname "${NVCC:-.}"):$PATH python3 "$GV_ROOT/test/bench/selectpapers.py" \
+		"${ARGUMENTS[@]}"
+}
+
 stage_cores() {
 	local program=compare
 	case ${ARGUMENTS[0]:-} in
@@ -419,7 +427,7 @@ shift
 for stage in "${STAGES[@]}"; do
 	case $stage in
 	kernels | sanitize | sql | builds | cards | faults | random | \
-		data | bench | cardsql | large | vast | sets | many | peers | cores) ;;
+		data | bench | cardsql | large | vast | sets | many | peers | papers | cores) ;;
 	*) usage ;;
 	esac
 done
