@@ -143,7 +143,8 @@ extern GvStatus gv_select(const GvSelect *spec, const void *values,
  *
  * Exact quantiles take one level of SampleSelect, then quickselect in the
  * buckets that contain a requested rank, and memory for n items, of which only
- * these buckets are written.  All rank_errors are 0.
+ * these buckets are written.  Up to 8 ranks of up to 2^24 floats take
+ * quickselect alone, which writes all items.  All rank_errors are 0.
  *
  * An approximate quantile is the splitter of one level whose rank is nearest
  * to ranks[i]; its rank is exactly ranks[i] + rank_errors[i].  This takes

@@ -99,6 +99,9 @@ extern bool gv_items_sort(GvItem *items, int64_t n, GvPoll *poll);
  */
 #define GV_UNDIVIDED_ITEMS (1 << 16)
 
+/* Maximum number of values that are copied as items where that is faster. */
+#define GV_LONG_ROW		(INT64_C(1) << 24)
+
 /*
  * Returns a random place in stretch j of n items, which are divided into
  * GV_SAMPLE_ITEMS stretches.  The sample takes the item at that place.

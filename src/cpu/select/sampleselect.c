@@ -10,6 +10,8 @@
 #include "cpu/select/items.h"
 
 #define CHUNK	256				/* items made at a time */
+#define FEW_RANKS	8			/* ranks of floats for which buckets do not
+								 * pay */
 #define SIDE	16				/* items that go down the tree side by side */
 
 /* ----
@@ -294,7 +296,8 @@ gv_sampleselect(const GvValue *values, int64_t n, int64_t k, void *scratch,
  * an exact answer, the items of the buckets that contain a requested rank are
  * copied, bucket by bucket, and quickselect finds all ranks in a bucket, the
  * middle one first.  No further level is needed, because quickselect takes
- * only a few steps for each item, whatever the items are.
+ * only a few steps for each item, whatever the items are.  Quickselect alone is
+ * faster for few ranks of floats, whose items take one comparison.
  *
  * Source of the search for the middle rank first: Chambers, "Algorithm 410:
  * Partial sorting", 1971.
@@ -504,6 +507,8 @@ gv_ranks(const GvQuantiles *spec, const void *values, const int64_t *ranks,
 		.quantiles = quantiles, .rank_errors = rank_errors,
 	.poll = {stop, 0}};
 	bool		done;
+	bool		few = GV_ITEM_BITS == 64 && q.nranks <= FEW_RANKS &&
+	q.n <= GV_LONG_ROW;
 	int32_t		i;
 
 	lay_out(&q, spec->approximate, scratch);
@@ -515,7 +520,8 @@ gv_ranks(const GvQuantiles *spec, const void *values, const int64_t *ranks,
 	}
 	if (!gv_items_sort(q.wanted, q.nranks, &q.poll))
 		return GV_CANCELED;
-	if (q.n <= (spec->approximate ? GV_SAMPLE_ITEMS : GV_UNDIVIDED_ITEMS))
+	if (q.n <= (spec->approximate ? GV_SAMPLE_ITEMS : GV_UNDIVIDED_ITEMS) ||
+		(few && !spec->approximate))
 	{
 		/* buckets would not pay */
 		gv_items_load(q.values, q.n, 0, q.items);

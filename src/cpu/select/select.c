@@ -9,11 +9,10 @@
  * GV_SELECT_AUTO chooses WarpSelect if at most one in SPARSE values is
  * selected, because most values are then above WarpSelect's threshold.
  * Otherwise it chooses quick multi-select, which searches no tree of
- * splitters, unless its copy of a row would take more than 128 MB (LONG_ROW
- * items).
+ * splitters, unless its copy of a row would have more than GV_LONG_ROW items,
+ * which take 128 MB, or 256 MB of doubles.
  */
 #define SPARSE		16
-#define LONG_ROW	(INT64_C(1) << 24)
 
 const char *
 gv_select_name(GvSelectMethod method)
@@ -48,7 +47,7 @@ gv_select_choose(const GvSelect *spec)
 		return spec->method;
 	if (spec->k <= GV_WARP_MAX_K && spec->k <= spec->columns / SPARSE)
 		return GV_SELECT_WARP;
-	return spec->columns <= LONG_ROW ? GV_SELECT_MULTI : GV_SELECT_SAMPLE;
+	return spec->columns <= GV_LONG_ROW ? GV_SELECT_MULTI : GV_SELECT_SAMPLE;
 }
 
 static const GvSelectOps *

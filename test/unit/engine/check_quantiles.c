@@ -125,6 +125,7 @@ test_quantiles(void)
 		for (s = 0; s < nsizes; s++)
 			check_input(input, sizes[s], 1 + (int32_t) (unit_random() % 50));
 		check_all_ranks(input, 300);
+		check_input(input, 70000, 8);
 		check_input(input, unit_small ? 70000 : 200000, 1000);
 	}
 	check_all_ranks(IN_UNIFORM, 70000);
