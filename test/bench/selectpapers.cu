@@ -13,9 +13,9 @@
  *
  * A sort is std::sort or, on a card, CUB's.  Milliseconds, on a processor those
  * that it worked; -1: not measured.  ranks prints precision, log2 n, d (0: n),
- * log2 of the buckets, exact, approximate, mean error of a rank in n, nth_element,
- * sort, wrong answers.  rows prints columns, k, method, ours for a row,
- * nth_element, sort, wrong rows.
+ * log2 of the buckets, exact, 16 ranks exactly, approximate, mean error of a rank
+ * in n, nth_element, sort, wrong answers.  rows prints columns, k, method, ours for a row, the same
+ * by SampleSelect, nth_element, sort, wrong rows.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,7 +56,8 @@ need(bool good, const char *what)
 }
 #endif
 
-#define NRANKS		100			/* asked for approximately at once */
+#define SOME_RANKS	16			/* asked for exactly at once */
+#define NRANKS		100			/* ... and approximately */
 #define LOOKED_AT	8			/* rows; a processor has no more */
 
 static double
@@ -161,12 +162,13 @@ measure_ranks(int log_n, int64_t d, bool alone)
 	std::vector<Value> values = make_values<Value>(n, d);
 	std::vector<Value> copy;
 	GvQuantiles exact = {n, 1, false, sizeof(Value) == 8};
+	GvQuantiles some = {n, SOME_RANKS, false, exact.doubles};
 	GvQuantiles approximate = {n, NRANKS, true, exact.doubles};
 	int64_t		ranks[NRANKS];
 	int64_t		errors[NRANKS];
 	Value		found[NRANKS];
 	Value		quantile = 0;
-	double		ours[2];
+	double		ours[3];
 	double		nth = -1;
 	double		sort = -1;
 	double		error = 0;
@@ -185,7 +187,7 @@ measure_ranks(int log_n, int64_t d, bool alone)
 							  errors, NULL) == GV_OK, "quantiles");
 	};
 #else
-	memory.take(std::max(gv_quantiles_scratch(&exact),
+	memory.take(std::max(gv_quantiles_scratch(&some),
 						 gv_quantiles_scratch(&approximate)));
 	auto		run = [&](const GvQuantiles *spec, Value *answers)
 	{
@@ -195,7 +197,9 @@ measure_ranks(int log_n, int64_t d, bool alone)
 #endif
 	run(&exact, &quantile);
 	ours[0] = time_ms(runs, nothing, [&] { run(&exact, &quantile); });
-	ours[1] = time_ms(runs, nothing, [&] { run(&approximate, found); });
+	ours[1] = time_ms(runs, nothing, [&] { run(&some, found); });
+	nwrong += found[0] != quantile;
+	ours[2] = time_ms(runs, nothing, [&] { run(&approximate, found); });
 	for (int i = 0; i < NRANKS; i++)
 		error += std::abs((double) errors[i]) / n / NRANKS;
 	if (alone || log_n <= 24)
@@ -204,7 +208,7 @@ measure_ranks(int log_n, int64_t d, bool alone)
 		{
 			std::nth_element(copy.begin(), copy.begin() + ranks[0], copy.end());
 		});
-		nwrong = copy[ranks[0]] != quantile;
+		nwrong += copy[ranks[0]] != quantile;
 		std::nth_element(copy.begin(), copy.begin() + ranks[0] + errors[0],
 						 copy.end());
 		nwrong += copy[ranks[0] + errors[0]] != found[0];
@@ -235,9 +239,9 @@ measure_ranks(int log_n, int64_t d, bool alone)
 		});
 #endif
 	}
-	printf("%s\t%d\t%lld\t%d\t%.3f\t%.3f\t%.6f\t%.3f\t%.3f\t%d\n",
+	printf("%s\t%d\t%lld\t%d\t%.3f\t%.3f\t%.3f\t%.6f\t%.3f\t%.3f\t%d\n",
 		   exact.doubles ? "double" : "single", log_n, (long long) d, BITS,
-		   ours[0], ours[1], error, nth, sort, nwrong);
+		   ours[0], ours[1], ours[2], error, nth, sort, nwrong);
 	fflush(stdout);
 }
 
@@ -266,7 +270,7 @@ measure_rows(int64_t columns, int32_t k)
 	std::vector<float> copy;
 	std::vector<float> selected(rows * k);
 	std::vector<uint32_t> positions(rows * k);
-	double		ours;
+	double		ours[2];
 	double		nth;
 	double		sort;
 	int			nwrong = 0;
@@ -322,7 +326,10 @@ measure_rows(int64_t columns, int32_t k)
 					   scratch.bytes, NULL) == GV_OK, "selection");
 	};
 
-	scratch.take(gv_select_scratch(&spec));
+	size_t		bytes = gv_select_scratch(&spec);
+
+	spec.method = GV_SELECT_SAMPLE;
+	scratch.take(std::max(bytes, gv_select_scratch(&spec)));
 	sort = time_ms(3, restore, [&]
 	{
 		for (int i = 0; i < LOOKED_AT; i++)
@@ -330,8 +337,12 @@ measure_rows(int64_t columns, int32_t k)
 					  copy.begin() + (i + 1) * columns);
 	}) / rows;
 #endif
-	run();
-	ours = time_ms(7, nothing, run) / rows;
+	for (int i = 0; i < 2; i++)
+	{
+		spec.method = i == 0 ? GV_SELECT_SAMPLE : method;
+		run();
+		ours[i] = time_ms(7, nothing, run) / rows;
+	}
 #ifdef __CUDACC__
 	NEED(cudaMemcpy(selected.data(), d_selected.bytes, sizeof(float) *
 					selected.size(), cudaMemcpyDeviceToHost));
@@ -345,8 +356,8 @@ measure_rows(int64_t columns, int32_t k)
 	}) / LOOKED_AT;
 	for (int i = 0; i < LOOKED_AT; i++)
 		nwrong += copy[i * columns + k - 1] != selected[(i + 1) * k - 1];
-	printf("%lld\t%d\t%s\t%.4f\t%.4f\t%.4f\t%d\n", (long long) columns, k,
-		   gv_select_name(method), ours, nth, sort, nwrong);
+	printf("%lld\t%d\t%s\t%.4f\t%.4f\t%.4f\t%.4f\t%d\n", (long long) columns,
+		   k, gv_select_name(method), ours[1], ours[0], nth, sort, nwrong);
 	fflush(stdout);
 }
 

@@ -18,9 +18,10 @@ import cardbuild
 
 BENCH = pathlib.Path(__file__).resolve().parent
 ROOT = BENCH.parents[1]
-RANKS = ["type", "log2 n", "distinct", "buckets", "exact ms", "approx ms",
-         "error", "nth_element", "sort", "wrong"]
-ROWS = ["columns", "k", "method", "ours ms", "nth_element", "sort", "wrong"]
+RANKS = ["type", "log2 n", "distinct", "buckets", "exact ms", "16 ranks",
+         "approx ms", "error", "nth_element", "sort", "wrong"]
+ROWS = ["columns", "k", "method", "ours ms", "sample", "nth_element", "sort",
+        "wrong"]
 
 
 def build_for_card(folder, arch, bits):
