@@ -50,16 +50,6 @@ struct alignas(8) GvKmeansCandidate
 	float		score;			/* a - eps + Q^2 */
 };
 
-/*
- * A reseeding: a cluster's farthest row becomes the centroid of another
- * cluster.
- */
-struct GvReseed
-{
-	uint32_t	from;
-	uint32_t	to;
-};
-
 /* Rows and clusters, passed to kernels by value. */
 struct GvClusters
 {
@@ -74,6 +64,9 @@ struct GvClusters
 	bool		kept;			/* all rows have half copies, not only the rows
 								 * of a piece */
 	int			nsms;
+	uint32_t	slice_ends[GV_SET_SLICES];	/* the first row behind each slice
+											 * (gv_set.h); if the first is n,
+											 * sums are in the order of rows */
 	float	   *d_rows;			/* [n][dims] */
 	float	   *d_centroids;	/* [k][dims] */
 
@@ -113,10 +106,10 @@ struct GvClusters
 								 * the test build of all pieces so far */
 
 	/* arrays of clusters, for sets only */
-	double	   *d_errors;		/* [k] */
-	float	   *d_far;			/* [k] largest squared distance */
-	uint32_t   *d_far_rows;		/* [k] the row that has it */
-	GvReseed   *d_reseeds;		/* [k] */
+	GvSetCluster *d_found;		/* [k] of a pass; `farthest` is a row's number */
+	GvSetReseed *d_reseeds;		/* [k] */
+	double	   *d_sums;			/* [k][dims] sums of rows, for parts only;
+								 * otherwise NULL */
 };
 
 /* The bounds that rows begin with. */
@@ -187,9 +180,59 @@ extern GvStatus gv_gpu_group_clusters(const GvClusters *cl,
 
 /*
  * Moves each centroid to the mean of its grouped rows.  Centroids without rows
- * stay.
+ * stay.  For parts, sets d_sums instead.
  */
 extern GvStatus gv_gpu_means(const GvClusters *cl, cudaStream_t stream);
+
+/*
+ * A sum over rows in ascending order, by slices (gv_set.h), in a thread's
+ * registers.  The sum so far is gv_slices_total.
+ */
+struct GvSliceSum
+{
+	double		sum;			/* of the slice at hand */
+	double		lower[GV_SET_LEVELS];	/* lower[i]: of 2^i slices, which waits
+										 * for that of the next 2^i, or 0 */
+	int			slice;
+};
+
+/* Moves on to the slice that has a row. */
+static __device__ __forceinline__ void
+gv_slices_reach(GvSliceSum *sum, const GvClusters &cl, uint32_t row)
+{
+	for (; row >= cl.slice_ends[sum->slice]; sum->slice++)
+	{
+#pragma unroll
+		for (int i = 0; i < GV_SET_LEVELS; i++)
+		{
+			double		lower = sum->lower[i];
+
+			sum->lower[i] = 0.0;
+			if ((sum->slice >> i & 1) == 0)
+			{
+				sum->lower[i] = sum->sum;
+				sum->sum = 0.0;
+				break;
+			}
+			sum->sum += lower;
+		}
+	}
+}
+
+/*
+ * Returns the sum of all slices.  Slices that were not reached add nothing,
+ * because x + 0 = x for a sum, which is never -0.
+ */
+static __device__ __forceinline__ double
+gv_slices_total(const GvSliceSum *sum)
+{
+	double		total = sum->sum;
+
+#pragma unroll
+	for (int i = 0; i < GV_SET_LEVELS; i++)
+		total += sum->lower[i];
+	return total;
+}
 
 /* -- evenkmeans.cu */
 

@@ -3,10 +3,8 @@
  *	k-means over a set: passes as gv_set.h defines them, with the rows kept
  *	in the device's memory.
  *
- * The host waits once a pass, for the sizes, errors and farthest distances of
- * the clusters, which are 16 bytes for each cluster.  gv_set_reseed decides
- * which clusters are reseeded.  In place of the clusters' farthest rows it
- * gets the clusters' numbers.
+ * The host waits once a pass, for a GvSetCluster of each cluster.
+ * gv_set_end_pass decides which clusters are reseeded.
  */
 #include <algorithm>
 #include <stdlib.h>
@@ -36,30 +34,32 @@ struct GvKmeansSet
 								 * products */
 	char	   *d_memory;		/* all arrays of cl */
 	GvBuffer	host;			/* pinned memory of the arrays below */
-	uint32_t   *starts;			/* [k + 1] */
-	double	   *errors;			/* [k] */
-	float	   *far;			/* [k] */
-	int64_t    *sizes;			/* [k]; finally the sizes of the clusters that
-								 * have rows */
-	GvReseed   *reseeds;		/* [k] */
-	int32_t    *order;			/* [k] for gv_set_reseed; finally the clusters
-								 * that have rows */
-	float	   *numbers;		/* [k] 0, 1, 2, ...; gv_set_reseed gets these
-								 * in place of farthest rows */
-	float	   *sources;		/* [k] gv_set_reseed gets these in place of
-								 * centroids: the cluster whose farthest row a
-								 * centroid becomes, or -1 */
-	int32_t		passes;
+	GvSetCluster *found;		/* [k] */
+	GvSetReseed *reseeds;		/* [k] */
+	int32_t    *order;			/* [k] see gv_set_end_pass; finally the
+								 * clusters that have rows */
 };
+
+/* Returns the number of rows of a set or of a part. */
+static int64_t
+count_rows(const GvSetSpec *spec)
+{
+	return gv_set_slice(spec, gv_set_nslices(spec));
+}
 
 /* Sets the shape of a set.  Allocates no memory. */
 static void
 set_shape(const GvSetSpec *spec, GvClusters *cl)
 {
+	int32_t		nslices = gv_set_nslices(spec);
+
 	memset(cl, 0, sizeof(*cl));
-	gv_clusters_shape(cl, spec->nrows, spec->dims, spec->k, MOST_TERMS,
+	gv_clusters_shape(cl, gv_set_slice(spec, nslices), spec->dims, spec->k,
+					  MOST_TERMS,
 					  std::clamp(MOST_TERMS / spec->k / spec->dims,
 								 LEAST_PIECE, MOST_PIECE), true);
+	for (int32_t i = 0; i < nslices; i++)
+		cl->slice_ends[i] = (uint32_t) gv_set_slice(spec, i + 1);
 }
 
 /* Places all arrays in memory, and returns their size in bytes. */
@@ -73,10 +73,10 @@ place_all(GvKmeansSet *set, char *memory)
 	gv_place(&cl->d_rows, memory, &bytes, cl->n * cl->dims);
 	gv_place(&cl->d_centroids, memory, &bytes, k * cl->dims);
 	gv_clusters_place(cl, memory, &bytes);
-	gv_place(&cl->d_errors, memory, &bytes, k);
-	gv_place(&cl->d_far, memory, &bytes, k);
-	gv_place(&cl->d_far_rows, memory, &bytes, k);
+	gv_place(&cl->d_found, memory, &bytes, k);
 	gv_place(&cl->d_reseeds, memory, &bytes, k);
+	if (set->spec.nslices > 0)
+		gv_place(&cl->d_sums, memory, &bytes, k * cl->dims);
 	return bytes;
 }
 
@@ -87,14 +87,9 @@ place_host(GvKmeansSet *set, char *memory)
 	int64_t		k = set->spec.k;
 	size_t		bytes = 0;
 
-	gv_place(&set->starts, memory, &bytes, k + 1);
-	gv_place(&set->errors, memory, &bytes, k);
-	gv_place(&set->far, memory, &bytes, k);
-	gv_place(&set->sizes, memory, &bytes, k);
+	gv_place(&set->found, memory, &bytes, k);
 	gv_place(&set->reseeds, memory, &bytes, k);
 	gv_place(&set->order, memory, &bytes, k);
-	gv_place(&set->numbers, memory, &bytes, k);
-	gv_place(&set->sources, memory, &bytes, k);
 	return bytes;
 }
 
@@ -102,12 +97,13 @@ place_host(GvKmeansSet *set, char *memory)
 static int64_t
 kmeans_size(const GvSetSpec *spec)
 {
-	GvKmeansSet set;
+	GvKmeansSet set = {};
 
-	if (spec->nrows > INT32_MAX)
+	if (count_rows(spec) > INT32_MAX)
 		return INT64_MAX;
+	set.spec = *spec;
 	set_shape(spec, &set.cl);
-	set.cl.sort_bytes = (size_t) gv_sort_most_bytes(spec->nrows, 8);
+	set.cl.sort_bytes = (size_t) gv_sort_most_bytes(set.cl.n, 8);
 	return (int64_t) place_all(&set, NULL) +
 		gv_blas_bytes(spec->device, spec->dims);
 }
@@ -134,7 +130,7 @@ make_memory(GvKmeansSet *set)
 {
 	GvClusters *cl = &set->cl;
 
-	if (set->spec.nrows > INT32_MAX)
+	if (count_rows(&set->spec) > INT32_MAX)
 		return GV_NO_MEMORY;
 	GV_TRY(gv_choose_device(set->spec.device));
 	GV_TRY(gv_gpu_low_stream(&set->stream));
@@ -147,9 +143,6 @@ make_memory(GvKmeansSet *set)
 	(void) place_all(set, set->d_memory);
 	GV_TRY(gv_buffer_need(&set->host, place_host(set, NULL)));
 	(void) place_host(set, (char *) set->host.memory);
-	static_assert(GV_SET_MAX_CLUSTERS <= 1 << 24, "floats hold the numbers");
-	for (int32_t c = 0; c < set->spec.k; c++)
-		set->numbers[c] = (float) c;
 	return GV_OK;
 }
 
@@ -211,9 +204,8 @@ gv_gpu_kmeans_overflowed(void *state, uint32_t *n)
 #endif
 
 /*
- * Computes the sum of a cluster's squared distances, in the order of rows, and
- * the first of its farthest rows.  Each warp has a cluster.  Lane 0 has the
- * results.
+ * Computes the sum of a cluster's squared distances, by slices, and the first
+ * of its farthest rows.  Each warp has a cluster.  Lane 0 has the results.
  */
 static __global__ void __launch_bounds__(THREADS)
 errors_kernel(GvClusters cl)
@@ -222,7 +214,7 @@ errors_kernel(GvClusters cl)
 	uint32_t	lane = threadIdx.x % GV_WARP;
 	uint32_t	start;
 	uint32_t	end;
-	double		sum = 0.0;
+	GvSliceSum	sum = {};
 	uint64_t	farthest = 0;
 
 	if (c >= cl.k)
@@ -234,96 +226,40 @@ errors_kernel(GvClusters cl)
 		uint32_t	n = min(end - first, (uint32_t) GV_WARP);
 		uint32_t	row = lane < n ? cl.d_order[first + lane] : 0;
 		float		mine = lane < n ? cl.d_sqdist[row] : 0.0f;
+		/* lanes whose row is in a later slice */
+		uint32_t	later = __ballot_sync(GV_FULL_WARP,
+										  row >= cl.slice_ends[sum.slice]);
 
 		/* the larger distance is kept and, of equal ones, the smaller row */
 		if (lane < n)
 			farthest = max(farthest, (uint64_t) __float_as_uint(mine) << 32 |
 						   ~row);
 		for (uint32_t l = 0; l < n; l++)
-			sum += (double) __shfl_sync(GV_FULL_WARP, mine, (int) l);
+		{
+			if (later >> l & 1)
+				gv_slices_reach(&sum, cl,
+								__shfl_sync(GV_FULL_WARP, row, (int) l));
+			sum.sum += (double) __shfl_sync(GV_FULL_WARP, mine, (int) l);
+		}
 	}
 	for (int half = GV_WARP / 2; half > 0; half /= 2)
 		farthest = max(farthest,
 					   __shfl_xor_sync(GV_FULL_WARP, farthest, half));
-	if (lane > 0)
-		return;
-	cl.d_errors[c] = sum;
-	cl.d_far[c] = __uint_as_float((uint32_t) (farthest >> 32));
-	cl.d_far_rows[c] = ~(uint32_t) farthest;
+	if (lane == 0)
+		cl.d_found[c] = {gv_slices_total(&sum), end - start,
+			__uint_as_float((uint32_t) (farthest >> 32)), ~(uint32_t) farthest};
 }
 
 /* Copies farthest rows to reseeded centroids, a block each. */
 static __global__ void __launch_bounds__(THREADS)
 reseed_kernel(GvClusters cl)
 {
-	GvReseed	reseed = cl.d_reseeds[blockIdx.x];
+	GvSetReseed reseed = cl.d_reseeds[blockIdx.x];
 	const float *row = cl.d_rows +
-		(int64_t) cl.d_far_rows[reseed.from] * cl.dims;
+		(int64_t) cl.d_found[reseed.from].farthest * cl.dims;
 
 	for (int d = threadIdx.x; d < cl.dims; d += THREADS)
 		cl.d_centroids[(int64_t) reseed.to * cl.dims + d] = row[d];
-}
-
-/*
- * Copies the clusters' sizes, errors and farthest distances to the host, and
- * adds the errors.
- */
-static GvStatus
-bring_clusters(GvKmeansSet *set, double *error)
-{
-	const GvClusters *cl = &set->cl;
-	int32_t		k = cl->k;
-
-	GV_CUDA_TRY(gv_download(set->starts, cl->d_starts, k + 1, set->stream));
-	GV_CUDA_TRY(gv_download(set->errors, cl->d_errors, k, set->stream));
-	GV_CUDA_TRY(gv_download(set->far, cl->d_far, k, set->stream));
-	GV_CUDA_TRY(cudaStreamSynchronize(set->stream));
-	*error = 0.0;
-	for (int32_t c = 0; c < k; c++)
-	{
-		*error += set->errors[c];
-		set->sizes[c] = set->starts[c + 1] - set->starts[c];
-	}
-	return GV_OK;
-}
-
-/* Reseeds clusters by gv_set_reseed, whose rule all engines share. */
-static GvStatus
-reseed(GvKmeansSet *set)
-{
-	GvSetSpec	spec = set->spec;
-	int32_t		n = 0;
-
-	spec.dims = 1;
-	for (int32_t c = 0; c < spec.k; c++)
-		set->sources[c] = -1.0f;
-	if (gv_set_reseed(&spec, set->sizes, set->errors, set->far, set->numbers,
-					  set->sources, set->order) == 0)
-		return GV_OK;
-	for (int32_t c = 0; c < spec.k; c++)
-		if (set->sources[c] >= 0.0f)
-			set->reseeds[n++] = {(uint32_t) set->sources[c], (uint32_t) c};
-	GV_CUDA_TRY(gv_upload(set->cl.d_reseeds, set->reseeds, n, set->stream));
-	return gv_launch(reseed_kernel, n, THREADS, 0, set->stream, set->cl);
-}
-
-/*
- * Lists the clusters that have rows, and their sizes.  Returns the number of
- * these clusters.
- */
-static int32_t
-close_gaps(GvKmeansSet *set)
-{
-	int32_t		found = 0;
-
-	for (int32_t c = 0; c < set->spec.k; c++)
-	{
-		if (set->sizes[c] == 0)
-			continue;
-		set->sizes[found] = set->sizes[c];
-		set->order[found++] = c;
-	}
-	return found;
 }
 
 /* See gv_set_run.  Runs a pass. */
@@ -332,14 +268,15 @@ kmeans_run(void *state, GvSetDone *done, const GvStop *stop)
 {
 	GvKmeansSet *set = (GvKmeansSet *) state;
 	const GvClusters *cl = &set->cl;
-	bool		last = set->passes == set->spec.iterations;
+	bool		last = done->passes == set->spec.iterations;
+	int32_t		nreseeds;
 	GvMatmulContext context = {set->blas, gv_has_hopper(set->spec.device),
 		cl->nsms, false, set->stream};
 	GvAssignment all = {cl->n, cl->d_all, cl->k, cl->d_all,
-		set->passes > 0 ? GV_BOUND_NEAREST : GV_BOUND_NONE, true};
+		done->passes > 0 ? GV_BOUND_NEAREST : GV_BOUND_NONE, true};
 
 	GV_TRY(gv_choose_device(set->spec.device));
-	if (set->passes == 0)
+	if (done->passes == 0)
 		GV_TRY(gv_gpu_kmeans_begin(cl, set->stream));
 	GV_TRY(gv_gpu_nearest(cl, &all, &context, stop));
 	GV_TRY(gv_gpu_group_clusters(cl, set->stream));
@@ -347,17 +284,23 @@ kmeans_run(void *state, GvSetDone *done, const GvStop *stop)
 					 set->stream, *cl));
 	if (!last)
 		GV_TRY(gv_gpu_means(cl, set->stream));
-	GV_TRY(bring_clusters(set, &done->error));
+	GV_CUDA_TRY(gv_download(set->found, cl->d_found, cl->k, set->stream));
+	GV_CUDA_TRY(cudaStreamSynchronize(set->stream));
 	if (gv_is_stopped(stop))
 		return GV_CANCELED;
-	done->passes = ++set->passes;
-	done->finished = last;
 	done->again = 0;			/* the caller need not put the rows again */
-	if (last)
-		done->found = close_gaps(set);
-	else
-		GV_TRY(reseed(set));
-	return GV_OK;
+	if (set->spec.nslices > 0)
+	{
+		done->passes++;
+		done->finished = last;
+		return GV_OK;
+	}
+	nreseeds = gv_set_end_pass(&set->spec, set->found, 1, set->reseeds,
+							   set->order, done);
+	if (nreseeds == 0)
+		return GV_OK;
+	GV_CUDA_TRY(gv_upload(cl->d_reseeds, set->reseeds, nreseeds, set->stream));
+	return gv_launch(reseed_kernel, nreseeds, THREADS, 0, set->stream, *cl);
 }
 
 /* See gv_set_get.  Centroids that lie side by side are copied together. */
@@ -370,12 +313,18 @@ kmeans_get(void *state, GvSetOutput output, int64_t first, int64_t n,
 	int64_t		run;
 
 	if (output == GV_SET_SIZES)
-	{
-		memcpy(items, set->sizes + first, sizeof(int64_t) * (size_t) n);
-		return GV_OK;
-	}
+		gv_set_copy(set->order + first, n, 0, set->found, NULL, output, items);
+	if (output == GV_SET_CLUSTERS)
+		memcpy(items, set->found + first, sizeof(GvSetCluster) * (size_t) n);
 	GV_TRY(gv_choose_device(set->spec.device));
-	for (int64_t i = 0; i < n; i += run)
+	if (output == GV_SET_SUMS)
+		GV_CUDA_TRY(gv_download((double *) items, set->cl.d_sums +
+								first * dims, n * dims, set->stream));
+	for (int64_t i = 0; i < n && output == GV_SET_FARTHEST; i++)
+		GV_CUDA_TRY(gv_download((float *) items + i * dims, set->cl.d_rows +
+								set->found[first + i].farthest * dims, dims,
+								set->stream));
+	for (int64_t i = 0; i < n && output == GV_SET_CENTROIDS; i += run)
 	{
 		const int32_t *some = set->order + first + i;
 

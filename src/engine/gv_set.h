@@ -59,16 +59,34 @@
  *		outputs		CENTROIDS float [found][dims], SIZES int64 [found]
  *		Each call of gv_set_run is one pass over the rows.  A pass assigns the
  *		rows as gv_assign does.  For each cluster it adds up the rows, and
- *		gv_assign's squared distances (the cluster's error), from 0, in double,
- *		in the order of the rows.  The error of the pass is the sum of the
- *		clusters' errors, from the first to the last.  Then each centroid
- *		becomes the mean, sum / size rounded to fp32, and gv_set_reseed
- *		replaces the centroids of clusters without rows.  After `iterations`
- *		of these passes one more pass only assigns the rows, so that the sizes
- *		and the last error belong to the centroids that are returned.
- *		Centroids keep their order, and centroids without rows are not
- *		returned.  The result is the same on every engine, bit for bit.  Lloyd,
- *		"Least squares quantization in PCM", 1982.
+ *		gv_assign's squared distances (the cluster's error), in double.  The
+ *		error of the pass is the sum of the clusters' errors, from the first to
+ *		the last.  Then each centroid becomes the mean, sum / size rounded to
+ *		fp32, and gv_set_end_pass replaces the centroids of clusters without
+ *		rows.  After `iterations` of these passes one more pass only assigns
+ *		the rows, so that the sizes and the last error belong to the centroids
+ *		that are returned.  Centroids keep their order, and centroids without
+ *		rows are not returned.  The result is the same on every engine, and on
+ *		any number of devices, bit for bit.  Lloyd, "Least squares quantization
+ *		in PCM", 1982.
+ *
+ *		Sums.  Slice i of the rows, i = 0 .. 7, has the rows from nrows i / 8
+ *		to nrows (i + 1) / 8 - 1, rounded down.  A slice's sums are added from
+ *		0 in the order of its rows, and the slices' sums pairwise:
+ *			((s0 + s1) + (s2 + s3)) + ((s4 + s5) + (s6 + s7))
+ *		So parts of 1, 2 or 4 slices that begin at a multiple of their number
+ *		of slices have one sum each, whoever computes it.
+ *
+ *		Parts.  gpuvecd divides a set among devices: if spec.nslices > 0, an
+ *		engine has only the rows of nslices slices from first_slice on.  nrows
+ *		is the number of all rows.  A part does not end its passes.  After a
+ *		run the caller gets the outputs of a pass, which exist for parts only
+ *		(SUMS not after the last run), calls gv_set_end_pass for all parts
+ *		together, and puts the new centroids as SEEDS before the next pass:
+ *		outputs		SUMS double [k][dims], CLUSTERS GvSetCluster [k],
+ *					FARTHEST float [k][dims], the farthest rows of clusters
+ *						whose far_distance is above 0
+ *		gv_set_create refuses parts.
  *
  * GV_SET_SELECT	gv_select of one row of values, floats or doubles
  *		inputs		ROWS value [nrows]
@@ -112,6 +130,8 @@ typedef enum GvSetMetric
 #define GV_SET_MAX_CLUSTERS	(1 << 24)
 #define GV_SET_MAX_PASSES	1001
 #define GV_SET_OWN_BYTES	((int64_t) 16 << 30)
+#define GV_SET_SLICES		8	/* of the rows, for sums of k-means */
+#define GV_SET_LEVELS		3	/* of the pairwise sum of slices */
 
 /*
  * The properties of a set.  A field whose comment begins with a kind of work
@@ -128,7 +148,12 @@ typedef struct GvSetSpec
 	int32_t		k;				/* number of neighbors (EXACT), clusters
 								 * (KMEANS) or values (SELECT); 0 for
 								 * QUANTILES */
-	int32_t		method;			/* SELECT: a GvSelectMethod */
+	uint8_t		method;			/* SELECT: a GvSelectMethod */
+	uint8_t		nslices;		/* KMEANS: number of slices of a part, or 0 if
+								 * the set is no part */
+	uint8_t		first_slice;	/* KMEANS: the part's first slice, a multiple
+								 * of nslices; otherwise 0 */
+	uint8_t		unused;			/* 0 */
 	int32_t		iterations;		/* KMEANS: number of iterations, >= 0 */
 	uint8_t		self;			/* EXACT: 1 if the input SELF comes, or 0 */
 	uint8_t		balanced;		/* KMEANS: 1 if sizes are balanced, or 0 */
@@ -166,10 +191,14 @@ typedef enum GvSetOutput
 	GV_SET_VALUES,
 	GV_SET_RANK_ERRORS,
 	GV_SET_CENTROIDS,
-	GV_SET_SIZES
+	GV_SET_SIZES,
+	/* of the passes of a part */
+	GV_SET_SUMS,
+	GV_SET_CLUSTERS,
+	GV_SET_FARTHEST
 } GvSetOutput;
 
-#define GV_NSET_OUTPUTS	(GV_SET_SIZES + 1)
+#define GV_NSET_OUTPUTS	(GV_SET_SIZES + 1)	/* of whole sets */
 
 /* The outcome of a run. */
 typedef struct GvSetDone
@@ -191,7 +220,8 @@ typedef struct GvSetDone
  * gv_set.c checks the arguments of each call before the engine is called.  So
  * an engine gets only inputs that this kind of work has, in order, and not
  * more items than the spec says, and outputs are read only after the set has
- * finished.  `first` is the number of the first item.
+ * finished.  `first` is the number of the first item.  *done is what the run
+ * before has set, or zeros.
  */
 typedef struct GvSetOps
 {
@@ -283,14 +313,57 @@ extern double gv_distance_pearson(const float *a, const float *b,
 								  int32_t dims);
 
 /*
- * For engines: gives new centroids to clusters that have no rows or, in a
- * balanced set, few rows.  Returns the number of clusters that got a new
- * centroid.
+ * Returns the number of slices of a set or of a part (KMEANS).
+ */
+static inline int32_t
+gv_set_nslices(const GvSetSpec *spec)
+{
+	return spec->nslices > 0 ? spec->nslices : GV_SET_SLICES;
+}
+
+/*
+ * Returns the number of the first row of the i-th slice of a set or of a part,
+ * counted from the first row of the part.  With i = gv_set_nslices(spec) this
+ * is the number of rows of the part.
+ */
+static inline int64_t
+gv_set_slice(const GvSetSpec *spec, int32_t i)
+{
+	return spec->nrows * (spec->first_slice + i) / GV_SET_SLICES -
+		spec->nrows * spec->first_slice / GV_SET_SLICES;
+}
+
+/*
+ * What a pass of k-means found of a cluster.  The distance of the farthest row
+ * is that which gv_assign computes, or 0 if no row has a distance above 0.  If
+ * several rows are equally far, the first one is the farthest.
+ */
+typedef struct GvSetCluster
+{
+	double		error;
+	int64_t		size;
+	float		far_distance;	/* squared */
+	uint32_t	farthest;		/* where the farthest row is: a number of the
+								 * engine's, or a part */
+} GvSetCluster;
+
+/* The farthest row of a cluster becomes the centroid of another cluster. */
+typedef struct GvSetReseed
+{
+	int32_t		from;
+	int32_t		to;
+} GvSetReseed;
+
+/*
+ * For engines and for those who divide sets: ends a pass of k-means.  Merges
+ * the clusters [n][k] of n parts, n = 1, 2, 4 or 8, in the first k of them, and
+ * sets *done except for done->again.
  *
- * An engine calls this between two passes of k-means.  sizes [k] and errors
- * [k] are results of the first of the two passes.  centroids [k][dims] are the
- * new means already, except that clusters without rows still have their old
- * centroids.
+ * After the last pass, order [found] are the clusters that have rows.  After
+ * other passes, returns the number of reseeds, which give centroids to clusters
+ * that have no rows or, in a balanced set, few rows.  The caller first moves
+ * the centroids of clusters that have rows to their means (gv_set_mean), and
+ * then reseeds.
  *
  * Some clusters take a row and others give one.  The i-th cluster that takes
  * gets the farthest row of the i-th cluster that gives as its centroid.  If
@@ -305,16 +378,26 @@ extern double gv_distance_pearson(const float *a, const float *b,
  *				give in descending order of errors or, in a balanced set, of
  *				sizes; then in the order of numbers.
  *
- * farthest [k][dims] are the clusters' farthest rows, and far_distances [k]
- * are the distances of these rows, as gv_assign computes them.  If several
- * rows of a cluster are equally far, the first one counts.  If no row of a
- * cluster has a distance above 0, its far_distances is 0, and its farthest row
- * may be any row.  order [k] is scratch.
+ * reseeds [k], order [k]
  */
-extern int32_t gv_set_reseed(const GvSetSpec *spec, const int64_t *sizes,
-							 const double *errors, const float *far_distances,
-							 const float *farthest, float *centroids,
-							 int32_t *order);
+extern int32_t gv_set_end_pass(const GvSetSpec *spec, GvSetCluster *clusters,
+							   int32_t n, GvSetReseed *reseeds, int32_t *order,
+							   GvSetDone *done);
+
+/*
+ * Moves a centroid [dims] to the mean of its `size` rows, size > 0.  sums are
+ * the sums [dims] of n parts, `stride` numbers apart, and are overwritten.
+ */
+extern void gv_set_mean(double *sums, int32_t n, size_t stride, int64_t size,
+						int32_t dims, float *centroid);
+
+/*
+ * Copies n items of SIZES or CENTROIDS for clusters order [n] of clusters [k]
+ * and centroids [k][dims].
+ */
+extern void gv_set_copy(const int32_t *order, int64_t n, int32_t dims,
+						const GvSetCluster *clusters, const float *centroids,
+						GvSetOutput output, void *items);
 
 #ifdef GV_TEST_BUILD
 /* Injects faults, like gv_mirror_fault. */

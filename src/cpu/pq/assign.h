@@ -91,11 +91,4 @@ extern GvStatus gv_cpu_assign(int32_t dims, const float *centroids, int32_t k,
 							  const float *x, int64_t n, int32_t *nearest,
 							  float *sqdist, const GvStop *stop);
 
-/*
- * Closes the gaps that empty clusters leave among centroids [k][dims] and
- * sizes [k].  Returns the number of clusters that remain.
- */
-extern int32_t gv_cpu_drop_empty(int32_t dims, int32_t k, float *centroids,
-								 int64_t *sizes);
-
 #endif							/* GV_ASSIGN_H */

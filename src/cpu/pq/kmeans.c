@@ -682,8 +682,12 @@ rebalance(Clusters *cl)
 	return changed;
 }
 
-int32_t
-gv_cpu_drop_empty(int32_t dims, int32_t k, float *centroids, int64_t *sizes)
+/*
+ * Closes the gaps that empty clusters leave among centroids [k][dims] and
+ * sizes [k].  Returns the number of clusters that remain.
+ */
+static int32_t
+drop_empty(int32_t dims, int32_t k, float *centroids, int64_t *sizes)
 {
 	int32_t		found = 0;
 	int32_t		c;
@@ -737,6 +741,6 @@ gv_kmeans(const GvKmeans *spec, const float *x /* [n][dims] */ ,
 	}
 	if (cl.canceled)
 		return GV_CANCELED;
-	*found = gv_cpu_drop_empty(spec->dims, cl.k, centroids, cl.count);
+	*found = drop_empty(spec->dims, cl.k, centroids, cl.count);
 	return GV_OK;
 }

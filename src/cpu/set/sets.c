@@ -17,17 +17,30 @@
 typedef struct Clusters
 {
 	GvSetSpec	spec;
+	int64_t		nrows;			/* rows of this pass so far */
+	int32_t		slice;			/* the slice that rows are added to */
+	int64_t		slice_end;		/* number of the first row behind it */
 	float	   *centroids;		/* [k][dims] */
-	double	   *sums;			/* [k][dims] sums of the rows of this pass */
-	int64_t    *sizes;			/* [k] */
-	double	   *errors;			/* [k] sums of the squared distances of rows */
-	float	   *far_distances;	/* [k] squared distance of the farthest row; 0
-								 * if there is none */
+	double	   *sums;			/* [k][dims] sums of the rows of the slice;
+								 * when the pass has ended, of all rows */
+	double	   *errors;			/* [k] behind the sums, added up like them */
+	double	   *lower;			/* [GV_SET_LEVELS][k * dims + k] lower[i]:
+								 * sums and errors of 2^i slices, which wait
+								 * for those of the next 2^i slices */
+	GvSetCluster *found;		/* [k] without errors, until the pass ends */
 	float	   *farthest;		/* [k][dims] the farthest row */
-	int32_t    *order;			/* [k] scratch of gv_set_reseed */
+	GvSetReseed *reseeds;		/* [k] */
+	int32_t    *order;			/* [k] see gv_set_end_pass */
 	int32_t		nearest[BATCH];
 	float		sqdist[BATCH];
 } Clusters;
+
+/* Returns how many sums and errors there are of a slice. */
+static size_t
+count_sums(const GvSetSpec *spec)
+{
+	return (size_t) spec->k * ((size_t) spec->dims + 1);
+}
 
 /*
  * Lays out a state and the arrays behind it, and returns the size of the
@@ -38,15 +51,18 @@ carve_clusters(Clusters *clusters, char *memory)
 {
 	size_t		k = (size_t) clusters->spec.k;
 	size_t		n = k * (size_t) clusters->spec.dims;
+	size_t		nsums = count_sums(&clusters->spec);
 	size_t		next = 0;
 
 	(void) gv_carve(memory, &next, sizeof(Clusters));
 	clusters->centroids = gv_carve(memory, &next, sizeof(float) * n);
-	clusters->sums = gv_carve(memory, &next, sizeof(double) * n);
-	clusters->sizes = gv_carve(memory, &next, sizeof(int64_t) * k);
-	clusters->errors = gv_carve(memory, &next, sizeof(double) * k);
-	clusters->far_distances = gv_carve(memory, &next, sizeof(float) * k);
+	clusters->sums = gv_carve(memory, &next, sizeof(double) * nsums);
+	clusters->errors = memory == NULL ? NULL : clusters->sums + n;
+	clusters->lower = gv_carve(memory, &next, sizeof(double) * nsums *
+							   GV_SET_LEVELS);
+	clusters->found = gv_carve(memory, &next, sizeof(GvSetCluster) * k);
 	clusters->farthest = gv_carve(memory, &next, sizeof(float) * n);
+	clusters->reseeds = gv_carve(memory, &next, sizeof(GvSetReseed) * k);
 	clusters->order = gv_carve(memory, &next, sizeof(int32_t) * k);
 	return next;
 }
@@ -60,18 +76,16 @@ kmeans_size(const GvSetSpec *spec)
 	return (int64_t) carve_clusters(&clusters, NULL);
 }
 
-/*
- * Begins a pass, in which no cluster has rows yet.  The sums of clusters need
- * not be reset, because add_row sets a cluster's sum with the first row.
- */
+/* Begins a pass, in which no cluster has rows yet. */
 static void
 start_pass(Clusters *clusters)
 {
-	size_t		k = (size_t) clusters->spec.k;
-
-	memset(clusters->sizes, 0, sizeof(int64_t) * k);
-	memset(clusters->errors, 0, sizeof(double) * k);
-	memset(clusters->far_distances, 0, sizeof(float) * k);
+	clusters->nrows = 0;
+	clusters->slice = 0;
+	clusters->slice_end = gv_set_slice(&clusters->spec, 1);
+	memset(clusters->sums, 0, sizeof(double) * count_sums(&clusters->spec));
+	memset(clusters->found, 0, sizeof(GvSetCluster) *
+		   (size_t) clusters->spec.k);
 }
 
 /* Implements gv_set_create. */
@@ -84,12 +98,34 @@ kmeans_create(const GvSetSpec *spec, void **state)
 		return GV_NO_MEMORY;
 	made->spec = *spec;
 	(void) carve_clusters(made, (char *) made);
-	start_pass(made);
 	*state = made;
 	return GV_OK;
 }
 
-/* Adds a row to the cluster to which it was assigned. */
+/*
+ * Ends a slice: adds its sums to those of the slices before it, as far as
+ * these make pairs, and begins the next slice, if there is one.
+ */
+static void
+end_slice(Clusters *clusters)
+{
+	const GvSetSpec *spec = &clusters->spec;
+	size_t		n = count_sums(spec);
+	double	   *sums = clusters->sums;
+	double	   *lower = clusters->lower;
+	size_t		i;
+
+	for (int32_t odd = clusters->slice; odd & 1; odd >>= 1, lower += n)
+		for (i = 0; i < n; i++)
+			sums[i] += lower[i];
+	if (++clusters->slice == gv_set_nslices(spec))
+		return;
+	memcpy(lower, sums, sizeof(double) * n);
+	memset(sums, 0, sizeof(double) * n);
+	clusters->slice_end = gv_set_slice(spec, clusters->slice + 1);
+}
+
+/* Adds the next row to the cluster to which it was assigned. */
 static void
 add_row(Clusters *clusters, const float *row, int32_t c, float sqdist)
 {
@@ -97,16 +133,16 @@ add_row(Clusters *clusters, const float *row, int32_t c, float sqdist)
 	double	   *sum = clusters->sums + (size_t) c * dims;
 	int32_t		d;
 
-	if (clusters->sizes[c]++ == 0)
-		for (d = 0; d < dims; d++)
-			sum[d] = 0.0 + row[d];	/* turns -0 into 0 */
-	else
-		for (d = 0; d < dims; d++)
-			sum[d] += row[d];
+	while (clusters->nrows >= clusters->slice_end)
+		end_slice(clusters);
+	clusters->nrows++;
+	clusters->found[c].size++;
+	for (d = 0; d < dims; d++)
+		sum[d] += row[d];
 	clusters->errors[c] += sqdist;
-	if (sqdist > clusters->far_distances[c])
+	if (sqdist > clusters->found[c].far_distance)
 	{
-		clusters->far_distances[c] = sqdist;
+		clusters->found[c].far_distance = sqdist;
 		memcpy(clusters->farthest + (size_t) c * dims, row,
 			   sizeof(float) * dims);
 	}
@@ -129,6 +165,8 @@ kmeans_put(void *state, GvSetInput input, const void *items, int64_t first,
 			   sizeof(float) * (size_t) (n * dims));
 		return GV_OK;
 	}
+	if (first == 0)
+		start_pass(clusters);
 	for (done = 0; done < n; done += BATCH)
 	{
 		int64_t		some = n - done < BATCH ? n - done : BATCH;
@@ -159,38 +197,36 @@ kmeans_run(void *state, GvSetDone *done, const GvStop *stop)
 {
 	Clusters   *clusters = state;
 	const GvSetSpec *spec = &clusters->spec;
+	size_t		dims = (size_t) spec->dims;
 	GvPoll		poll = {stop, 0};
+	int32_t		nreseeds;
 	int32_t		c;
-	int32_t		d;
 
-	done->error = 0.0;
+	while (clusters->slice < gv_set_nslices(spec))
+		end_slice(clusters);
 	for (c = 0; c < spec->k; c++)
-		done->error += clusters->errors[c];
-	done->passes++;
-	done->finished = done->passes > spec->iterations;
-	done->again = !done->finished;
-	if (done->finished)
+		clusters->found[c].error = clusters->errors[c];
+	done->again = done->passes < spec->iterations;
+	if (spec->nslices > 0)
 	{
-		done->found = gv_cpu_drop_empty(spec->dims, spec->k,
-										clusters->centroids, clusters->sizes);
+		done->finished = done->passes++ == spec->iterations;
 		return GV_OK;
 	}
-	for (c = 0; c < spec->k; c++)
+	nreseeds = gv_set_end_pass(spec, clusters->found, 1, clusters->reseeds,
+							   clusters->order, done);
+	for (c = 0; c < spec->k && !done->finished; c++)
 	{
-		float	   *centroid = clusters->centroids + (size_t) c * spec->dims;
-		const double *sum = clusters->sums + (size_t) c * spec->dims;
-
 		if (gv_poll(&poll, spec->dims))
 			return GV_CANCELED;
-		if (clusters->sizes[c] == 0)
-			continue;
-		for (d = 0; d < spec->dims; d++)
-			centroid[d] = (float) (sum[d] / (double) clusters->sizes[c]);
+		if (clusters->found[c].size > 0)
+			gv_set_mean(clusters->sums + c * dims, 1, 0,
+						clusters->found[c].size, spec->dims,
+						clusters->centroids + c * dims);
 	}
-	(void) gv_set_reseed(spec, clusters->sizes, clusters->errors,
-						 clusters->far_distances, clusters->farthest,
-						 clusters->centroids, clusters->order);
-	start_pass(clusters);
+	for (c = 0; c < nreseeds; c++)
+		memcpy(clusters->centroids + clusters->reseeds[c].to * dims,
+			   clusters->farthest + clusters->reseeds[c].from * dims,
+			   sizeof(float) * dims);
 	return GV_OK;
 }
 
@@ -200,13 +236,20 @@ kmeans_get(void *state, GvSetOutput output, int64_t first, int64_t n,
 		   void *items)
 {
 	const Clusters *clusters = state;
-	int32_t		dims = clusters->spec.dims;
+	size_t		dims = (size_t) clusters->spec.dims;
 
-	if (output == GV_SET_CENTROIDS)
-		memcpy(items, clusters->centroids + first * dims,
-			   sizeof(float) * (size_t) (n * dims));
+	if (output == GV_SET_SUMS)
+		memcpy(items, clusters->sums + first * dims,
+			   sizeof(double) * dims * (size_t) n);
+	else if (output == GV_SET_CLUSTERS)
+		memcpy(items, clusters->found + first,
+			   sizeof(GvSetCluster) * (size_t) n);
+	else if (output == GV_SET_FARTHEST)
+		memcpy(items, clusters->farthest + first * dims,
+			   sizeof(float) * dims * (size_t) n);
 	else
-		memcpy(items, clusters->sizes + first, sizeof(int64_t) * (size_t) n);
+		gv_set_copy(clusters->order + first, n, clusters->spec.dims,
+					clusters->found, clusters->centroids, output, items);
 	return GV_OK;
 }
 

@@ -1,7 +1,7 @@
 /*
  * gv_set.c
- *		Sets: argument checks, dispatch to the engine, and the reseeding of
- *		k-means clusters.
+ *		Sets: argument checks, dispatch to the engine, and the end of a pass of
+ *		k-means.
  *
  * A GvSet counts the items of each input that have come.  So the functions
  * here can refuse inputs that are out of order or too many, and calls that are
@@ -9,8 +9,9 @@
  * engine that gv_sets_open selected, or to gv_cpu_sets if gv_sets_open was not
  * called.
  *
- * gv_set_reseed is called by engines.  It finds new centroids for clusters
- * that have no rows after a pass of k-means.
+ * gv_set_end_pass is called by engines, and for parts by gpuvecd.  It merges
+ * the parts' results of a pass, and finds new centroids for clusters that have
+ * no rows.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -98,6 +99,7 @@ valid_spec(const GvSetSpec *spec)
 		   spec->own) != 0 || spec->first != 0)) ||
 		(spec->kind != GV_SET_KMEANS &&
 		 (spec->iterations | spec->balanced) != 0) ||
+		(spec->nslices | spec->first_slice | spec->unused) != 0 ||
 		(spec->kind != GV_SET_SELECT && spec->method != 0) ||
 		(spec->kind != GV_SET_QUANTILES && spec->approximate != 0))
 		return false;
@@ -114,7 +116,7 @@ valid_spec(const GvSetSpec *spec)
 			return spec->dims <= 2 && spec->nrows <= GV_SELECT_MAX_N &&
 				spec->k >= 1 && spec->k <= spec->nrows &&
 				spec->nqueries == 0 &&
-				spec->method >= 0 && spec->method < GV_NSELECT &&
+				spec->method < GV_NSELECT &&
 				(spec->method != GV_SELECT_WARP || spec->k <= GV_WARP_MAX_K);
 		case GV_SET_QUANTILES:
 			return spec->dims <= 2 && spec->nrows <= GV_SELECT_MAX_N &&
@@ -431,9 +433,8 @@ gv_set_ask(GvSet *set, const GvSetSpec *spec)
  */
 typedef struct Givers
 {
-	const int64_t *sizes;		/* [k] */
-	const double *errors;		/* [k] the heap is ordered by errors, or by
-								 * sizes if this is NULL */
+	const GvSetCluster *clusters;	/* [k] */
+	bool		by_size;		/* the heap is ordered by sizes, not errors */
 	int32_t    *heap;			/* [n] clusters */
 	int32_t		n;
 } Givers;
@@ -442,10 +443,13 @@ typedef struct Givers
 static bool
 gives_before(const Givers *givers, int32_t a, int32_t b)
 {
-	if (givers->errors != NULL && givers->errors[a] != givers->errors[b])
-		return givers->errors[a] > givers->errors[b];
-	if (givers->errors == NULL && givers->sizes[a] != givers->sizes[b])
-		return givers->sizes[a] > givers->sizes[b];
+	const GvSetCluster *one = &givers->clusters[a];
+	const GvSetCluster *other = &givers->clusters[b];
+
+	if (!givers->by_size && one->error != other->error)
+		return one->error > other->error;
+	if (givers->by_size && one->size != other->size)
+		return one->size > other->size;
 	return a < b;
 }
 
@@ -482,38 +486,100 @@ takes(const GvSetSpec *spec, int64_t size)
 }
 
 static bool
-gives(const GvSetSpec *spec, int64_t size, float far_distance)
+gives(const GvSetSpec *spec, const GvSetCluster *cluster)
 {
-	return far_distance > 0.0f &&
-		(!spec->balanced || size > spec->nrows / spec->k);
+	return cluster->far_distance > 0.0f &&
+		(!spec->balanced || cluster->size > spec->nrows / spec->k);
 }
 
-int32_t
-gv_set_reseed(const GvSetSpec *spec, const int64_t *sizes,
-			  const double *errors, const float *far_distances,
-			  const float *farthest, float *centroids, int32_t *order)
+/* Sets reseeds, as gv_set_end_pass says, and returns their number. */
+static int32_t
+find_reseeds(const GvSetSpec *spec, const GvSetCluster *clusters,
+			 GvSetReseed *reseeds, int32_t *order)
 {
-	Givers		givers = {sizes, spec->balanced ? NULL : errors, order, 0};
-	size_t		dims = (size_t) spec->dims;
+	Givers		givers = {clusters, spec->balanced, order, 0};
 	int32_t		ntaken = 0;
 	int32_t		c;
 
 	for (c = 0; c < spec->k; c++)
-		if (gives(spec, sizes[c], far_distances[c]))
+		if (gives(spec, &clusters[c]))
 			order[givers.n++] = c;
 	for (c = givers.n / 2; c > 0; c--)
 		sink(&givers, c - 1);
 	for (c = 0; c < spec->k && givers.n > 0; c++)
-		if (takes(spec, sizes[c]))
+		if (takes(spec, clusters[c].size))
 		{
-			int32_t		giver = order[0];
-
+			reseeds[ntaken++] = (GvSetReseed)
+			{
+				order[0], c
+			};
 			/* remove the top of the heap */
 			order[0] = order[--givers.n];
 			sink(&givers, 0);
-			memcpy(centroids + (size_t) c * dims,
-				   farthest + (size_t) giver * dims, sizeof(float) * dims);
-			ntaken++;
 		}
 	return ntaken;
+}
+
+/* Merges what two parts, of which `to` comes first, found of a cluster. */
+static void
+merge(GvSetCluster *to, const GvSetCluster *from)
+{
+	to->error += from->error;
+	to->size += from->size;
+	if (from->far_distance > to->far_distance)
+	{
+		to->far_distance = from->far_distance;
+		to->farthest = from->farthest;
+	}
+}
+
+int32_t
+gv_set_end_pass(const GvSetSpec *spec, GvSetCluster *clusters, int32_t n,
+				GvSetReseed *reseeds, int32_t *order, GvSetDone *done)
+{
+	size_t		k = (size_t) spec->k;
+	size_t		c;
+
+	for (int32_t step = 1; step < n; step *= 2)
+		for (int32_t i = 0; i < n; i += 2 * step)
+			for (c = i * k; c < (i + 1) * k; c++)
+				merge(&clusters[c], &clusters[c + step * k]);
+	done->error = 0.0;
+	done->found = 0;
+	for (c = 0; c < k; c++)
+		done->error += clusters[c].error;
+	done->finished = ++done->passes > spec->iterations;
+	if (!done->finished)
+		return find_reseeds(spec, clusters, reseeds, order);
+	for (c = 0; c < k; c++)
+		if (clusters[c].size > 0)
+			order[done->found++] = (int32_t) c;
+	return 0;
+}
+
+void
+gv_set_mean(double *sums, int32_t n, size_t stride, int64_t size,
+			int32_t dims, float *centroid)
+{
+	int32_t		d;
+
+	for (int32_t step = 1; step < n; step *= 2)
+		for (int32_t i = 0; i < n; i += 2 * step)
+			for (d = 0; d < dims; d++)
+				sums[i * stride + d] += sums[(i + step) * stride + d];
+	for (d = 0; d < dims; d++)
+		centroid[d] = (float) (sums[d] / (double) size);
+}
+
+void
+gv_set_copy(const int32_t *order, int64_t n, int32_t dims,
+			const GvSetCluster *clusters, const float *centroids,
+			GvSetOutput output, void *items)
+{
+	for (int64_t i = 0; i < n; i++)
+		if (output == GV_SET_SIZES)
+			((int64_t *) items)[i] = clusters[order[i]].size;
+		else
+			memcpy((float *) items + i * dims, centroids +
+				   (size_t) order[i] * dims, sizeof(float) * (size_t) dims);
 }

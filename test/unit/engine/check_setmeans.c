@@ -1,6 +1,6 @@
 /*
  * check_setmeans.c
- *		k-means over sets against plain loops, bit for bit, and gv_set_reseed.
+ *		k-means over sets against plain loops, bit for bit, and gv_set_end_pass.
  */
 #include "sets.h"
 
@@ -39,22 +39,32 @@ plain_nearest(const Plain *plain, const float *row, float *sqdist)
 	return nearest;
 }
 
+/* Of n slices' sums, each `stride` behind the one before. */
+static double
+plain_sum(const double *sums, size_t stride, int n)
+{
+	return n == 1 ? sums[0] : plain_sum(sums, stride, n / 2) +
+		plain_sum(sums + n / 2 * stride, stride, n / 2);
+}
+
 /* A pass; returns its error.  sums [k][dims] */
 static double
 plain_pass(Plain *plain, double *sums)
 {
 	int32_t		dims = plain->spec.dims;
 	int32_t		k = plain->spec.k;
+	size_t		n = (size_t) k * dims;
+	FREED double *slices = calloc(8 * n, sizeof(double));
+	FREED double *errors = calloc(8 * k, sizeof(double));
 	double		error = 0.0;
 	int64_t		i;
+	int			slice = 0;
 	int32_t		c;
 	int32_t		d;
 
-	memset(sums, 0, sizeof(double) * k * dims);
 	for (c = 0; c < k; c++)
 	{
 		plain->sizes[c] = 0;
-		plain->errors[c] = 0.0;
 		plain->far_distances[c] = 0.0f;
 	}
 	for (i = 0; i < plain->spec.nrows; i++)
@@ -62,11 +72,13 @@ plain_pass(Plain *plain, double *sums)
 		const float *row = plain->rows + i * dims;
 		float		sqdist;
 
+		while (i >= plain->spec.nrows * (slice + 1) / 8)
+			slice++;
 		c = plain_nearest(plain, row, &sqdist);
 		for (d = 0; d < dims; d++)
-			sums[(size_t) c * dims + d] += row[d];
+			slices[slice * n + (size_t) c * dims + d] += row[d];
 		plain->sizes[c]++;
-		plain->errors[c] += sqdist;
+		errors[slice * k + c] += sqdist;
 		if (sqdist > plain->far_distances[c])
 		{
 			plain->far_distances[c] = sqdist;
@@ -74,8 +86,13 @@ plain_pass(Plain *plain, double *sums)
 				   sizeof(float) * dims);
 		}
 	}
+	for (i = 0; i < (int64_t) n; i++)
+		sums[i] = plain_sum(slices + i, n, 8);
 	for (c = 0; c < k; c++)
+	{
+		plain->errors[c] = plain_sum(errors + c, k, 8);
 		error += plain->errors[c];
+	}
 	return error;
 }
 
@@ -100,7 +117,7 @@ plain_giver(const GvSetSpec *spec, const int64_t *sizes, const double *errors,
 	return best;
 }
 
-/* gv_set_reseed, in as many steps as its text has. */
+/* Reseeds, in as many steps as the text of gv_set_end_pass has. */
 static int32_t
 plain_reseed(const GvSetSpec *spec, const int64_t *sizes, const double *errors,
 		   const float *far_distances, const float *farthest,
@@ -234,6 +251,22 @@ check_clusters(const GvSetSpec *spec, const float *seeds, const float *rows)
 	free(plain.far_distances);
 }
 
+/* See sets.h. */
+void
+stretch_rows(float *rows, int64_t n, int32_t dims)
+{
+	int64_t		i;
+	int32_t		d;
+
+	for (i = 0; i < n; i++)
+	{
+		float		factor = ldexpf(1.0f, (int) (unit_random() % 60) - 30);
+
+		for (d = 0; d < dims; d++)
+			rows[i * dims + d] *= factor;
+	}
+}
+
 /*
  * Rows of which every (nsame)th is the same; the seeds are the first of them.
  */
@@ -250,6 +283,8 @@ check_shape(int64_t nrows, int32_t dims, int32_t k, int32_t iterations,
 		memcpy(rows + i * dims, rows, sizeof(float) * dims);
 	check_clusters(&spec, rows, rows);
 	spec.balanced = 1;
+	check_clusters(&spec, rows, rows);
+	stretch_rows(rows, nrows, dims);
 	check_clusters(&spec, rows, rows);
 }
 
@@ -279,37 +314,68 @@ check_empty_clusters(void)
 	check_clusters(&spec, seeds, rows);
 }
 
-/* gv_set_reseed alone, of any sizes, errors and distances. */
+/*
+ * gv_set_end_pass alone, of any sizes, errors and distances in so many parts:
+ * the reseeds are right, and the farthest rows are of the first part that has
+ * such a row.
+ */
 static void
-check_reseed(int32_t k)
+check_end_pass(int32_t k, int n)
 {
-	GvSetSpec	spec = {.kind = GV_SET_KMEANS,.dims = 2,.k = k,
-	.balanced = (uint8_t) (unit_random() % 2)};
-	OWN int64_t *sizes = unit_alloc(sizeof(int64_t) * k);
-	OWN double *errors = unit_alloc(sizeof(double) * k);
-	OWN float  *far_distances = unit_alloc(sizeof(float) * k);
-	OWN float  *farthest = unit_floats((size_t) k * 2, 1.0f);
-	OWN float  *want = unit_floats((size_t) k * 2, 1.0f);
-	OWN float  *got = unit_alloc(sizeof(float) * k * 2);
+	GvSetSpec	spec = {.kind = GV_SET_KMEANS,.dims = 1,.k = k,
+	.iterations = 1,.balanced = (uint8_t) (unit_random() % 2)};
+	OWN GvSetCluster *clusters = unit_alloc(sizeof(GvSetCluster) * k * n);
+	OWN GvSetReseed *reseeds = unit_alloc(sizeof(GvSetReseed) * k);
+	FREED int64_t *sizes = calloc(k, sizeof(int64_t));
+	FREED double *errors = calloc(k, sizeof(double));
+	FREED float *far_distances = calloc(k, sizeof(float));
+	OWN float  *numbers = unit_alloc(sizeof(float) * k);
+	OWN float  *want = unit_alloc(sizeof(float) * k);
+	OWN float  *got = unit_alloc(sizeof(float) * k);
 	OWN int32_t *order = unit_alloc(sizeof(int32_t) * k);
+	FREED uint32_t *parts = calloc(k, sizeof(uint32_t));
 	int			nempty = 1 + (int) (unit_random() % 5);
+	GvSetDone	done = {.passes = 0};
+	double		error = 0.0;
 	int32_t		ntaken;
-	int32_t		c;
+	int32_t		i;
 
-	for (c = 0; c < k; c++)
+	for (i = 0; i < n * k; i++)
 	{
-		sizes[c] = unit_random() % 5 < (uint64_t) nempty ? 0 :
-			1 + (int64_t) (unit_random() % 20);
-		errors[c] = sizes[c] == 0 ? 0.0 : (double) (unit_random() % 6);
-		far_distances[c] = errors[c] > 0.0 ? 1.0f : 0.0f;
-		spec.nrows += sizes[c];
+		int32_t		c = i % k;
+		bool		empty = unit_random() % 5 < (uint64_t) nempty;
+
+		clusters[i].size = empty ? 0 : 1 + (int64_t) (unit_random() % 20);
+		clusters[i].error = empty ? 0.0 : (double) (unit_random() % 6);
+		clusters[i].far_distance = clusters[i].error > 0.0 ?
+			(float) (1 + unit_random() % 3) : 0.0f;
+		clusters[i].farthest = (uint32_t) (i / k);
+		sizes[c] += clusters[i].size;
+		errors[c] += clusters[i].error;
+		if (clusters[i].far_distance > far_distances[c])
+		{
+			far_distances[c] = clusters[i].far_distance;
+			parts[c] = (uint32_t) (i / k);
+		}
+		spec.nrows += clusters[i].size;
 	}
 	spec.nrows = spec.nrows > k ? spec.nrows : k;
-	memcpy(got, want, sizeof(float) * k * 2);
-	ntaken = plain_reseed(&spec, sizes, errors, far_distances, farthest, want);
-	CHECK(gv_set_reseed(&spec, sizes, errors, far_distances, farthest, got,
-					  order) == ntaken, "%d took of %d", ntaken, k);
-	CHECK(memcmp(got, want, sizeof(float) * k * 2) == 0, "k %d", k);
+	for (i = 0; i < k; i++)
+	{
+		error += errors[i];
+		numbers[i] = (float) i;
+		want[i] = got[i] = -1.0f;
+	}
+	ntaken = plain_reseed(&spec, sizes, errors, far_distances, numbers, want);
+	CHECK(gv_set_end_pass(&spec, clusters, n, reseeds, order,
+						  &done) == ntaken, "%d took of %d", ntaken, k);
+	CHECK(done.passes == 1 && !done.finished && done.error == error, "done");
+	for (i = 0; i < ntaken; i++)
+		got[reseeds[i].to] = (float) reseeds[i].from;
+	CHECK(memcmp(got, want, sizeof(float) * k) == 0, "k %d", k);
+	for (i = 0; i < k; i++)
+		CHECK(clusters[i].size == sizes[i] && (far_distances[i] == 0.0f ||
+			  clusters[i].farthest == parts[i]), "cluster %d", i);
 }
 
 void
@@ -319,13 +385,14 @@ test_kmeans_sets(void)
 	int			i;
 
 	for (i = 0; i < 300; i++)
-		check_reseed(1 + i % 70);
+		check_end_pass(1 + i % 70, 1 << i % 4);
 	for (dims = 1; dims < 200; dims += unit_small ? 37 : 7)
 	{
 		check_shape(2 + dims * 5, dims, 1 + dims % 40, 3, 0);
 		check_shape(200, dims, 66, 2, 3);
 	}
-	check_shape(1, 5, 1, 3, 0);
+	for (i = 1; i < 20; i++)	/* fewer rows than slices, and more */
+		check_shape(i, 5, 1 + i / 4, 3, 0);
 	check_shape(500, 8, 1, 5, 0);	/* k = 1 */
 	check_shape(130, 8, 130, 3, 0); /* k = n */
 	check_shape(130, 8, 130, 3, 2); /* with duplicates */

@@ -98,6 +98,12 @@ extern void free_inputs(SetInputs *inputs);
 extern void check_clusters(const GvSetSpec *spec, const float *seeds,
 						   const float *rows);
 
+/*
+ * Multiplies rows by powers of two from 2^-30 to 2^29, so that sums in double
+ * depend on the order in which they are added.
+ */
+extern void stretch_rows(float *rows, int64_t n, int32_t dims);
+
 /* One function a file. */
 extern void test_exact_sets(void);
 extern void test_near_sets(void);

@@ -75,8 +75,14 @@ test_shapes(void)
 		check_work(make_work(shapes[i].dims, shapes[i].n, shapes[i].k,
 							 shapes[i].iterations, false));
 		if (shapes[i].n < 4000)
-			check_work(make_work(shapes[i].dims, shapes[i].n, shapes[i].k,
-								 shapes[i].iterations, true));
+		{
+			Work		work = make_work(shapes[i].dims, shapes[i].n,
+										 shapes[i].k, shapes[i].iterations,
+										 true);
+
+			stretch_rows(work.rows, work.spec.nrows, work.spec.dims);
+			check_work(work);
+		}
 	}
 }
 
@@ -191,6 +197,114 @@ test_pieces(void)
 	gv_kmeans_early = early;
 }
 
+/*
+ * Checks that the device's items of an output of a pass, n from the first on,
+ * are those of the portable engine.
+ */
+static void
+check_part_output(const GvSetOps *const *ops, void *const *states,
+				  GvSetOutput output, int64_t first, int64_t n, size_t bytes)
+{
+	OWN char   *got = unit_alloc(n * bytes);
+	OWN char   *want = unit_alloc(n * bytes);
+
+	OK(ops[0]->get(states[0], output, first, n, got));
+	OK(ops[1]->get(states[1], output, first, n, want));
+	CHECK(memcmp(got, want, n * bytes) == 0, "output %d from %d on", output,
+		  (int) first);
+}
+
+/*
+ * A part of this many slices: in each pass the device has the sums, errors,
+ * sizes and farthest rows that the portable engine has.  Before each pass but
+ * the first, some rows become seeds.
+ */
+static void
+check_part(const Work *work, int nslices, int first_slice)
+{
+	const GvSetOps *ops[] = {gv_cuda_sets.kinds[GV_SET_KMEANS],
+	gv_cpu_sets.kinds[GV_SET_KMEANS]};
+	GvSetSpec	spec = work->spec;
+	size_t		dims = (size_t) spec.dims;
+	int64_t		first = spec.nrows * first_slice / 8;
+	int64_t		n = spec.nrows * (first_slice + nslices) / 8 - first;
+	OWN GvSetCluster *got = unit_alloc(sizeof(GvSetCluster) * spec.k);
+	OWN GvSetCluster *want = unit_alloc(sizeof(GvSetCluster) * spec.k);
+	GvSetDone	done[2] = {{.again = 1}, {.again = 1}};
+	void	   *states[2];
+	int32_t		c;
+	int			i;
+
+	spec.nslices = (uint8_t) nslices;
+	spec.first_slice = (uint8_t) first_slice;
+	for (i = 0; i < 2; i++)
+		OK(ops[i]->create(&spec, &states[i]));
+	while (!done[1].finished)
+	{
+		const float *seeds = done[0].passes == 0 ? work->seeds :
+		work->rows + done[0].passes * dims;
+
+		for (i = 0; i < 2; i++)
+		{
+			OK(ops[i]->put(states[i], GV_SET_SEEDS, seeds, 0, spec.k, NULL));
+			if (done[i].again)
+				OK(ops[i]->put(states[i], GV_SET_ROWS, work->rows +
+							   first * dims, 0, n, NULL));
+			OK(ops[i]->run(states[i], &done[i], NULL));
+			OK(ops[i]->get(states[i], GV_SET_CLUSTERS, 0, spec.k,
+						   i == 0 ? got : want));
+		}
+		CHECK(done[0].passes == done[1].passes &&
+			  done[0].finished == done[1].finished, "done");
+		for (c = 0; c < spec.k; c++)
+		{
+			CHECK(memcmp(&got[c], &want[c],
+						 offsetof(GvSetCluster, farthest)) == 0,
+				  "cluster %d, %d slices from %d", c, nslices, first_slice);
+			if (want[c].far_distance > 0.0f)
+				check_part_output(ops, states, GV_SET_FARTHEST, c, 1,
+								  sizeof(float) * dims);
+		}
+		if (done[1].finished)
+			break;
+		c = spec.k / 2;
+		check_part_output(ops, states, GV_SET_SUMS, 0, spec.k,
+						  sizeof(double) * dims);
+		check_part_output(ops, states, GV_SET_SUMS, c, spec.k - c,
+						  sizeof(double) * dims);
+	}
+	for (i = 0; i < 2; i++)
+		ops[i]->drop(states[i]);
+}
+
+/* All parts of works that devices share. */
+static void
+test_parts(void)
+{
+	static const int32_t shapes[][4] = {	/* dims, n, k, distinct */
+		{1, 16, 2, 16}, {3, 700, 5, 700}, {5, 300, 37, 300}, {5, 700, 20, 3},
+	{130, 1300, 2, 1300}};
+	size_t		i;
+
+	for (i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
+	{
+		int32_t		dims = shapes[i][0];
+		Work		work = make_work(dims, shapes[i][1], shapes[i][2], 2, i % 2);
+		int64_t		j;
+		int			nslices;
+		int			first;
+
+		for (j = shapes[i][3] * dims; j < work.spec.nrows * dims; j++)
+			work.rows[j] = work.rows[j - shapes[i][3] * dims];
+		if (shapes[i][3] == shapes[i][1])
+			stretch_rows(work.rows, work.spec.nrows, dims);
+		for (nslices = 1; nslices < 8; nslices *= 2)
+			for (first = 0; first < 8; first += nslices)
+				check_part(&work, nslices, first);
+		end_work(&work);
+	}
+}
+
 /* How many rows overflow in all passes of the work. */
 static uint32_t
 count_overflowed(const Work *work)
@@ -243,6 +357,7 @@ test_kmeans_card(void)
 	test_ranges();
 	test_far_seeds();
 	test_pieces();
+	test_parts();
 	test_filter();
 	gv_kmeans_piece = 100;
 	check_set_stops(&spec, 10);
