@@ -6,11 +6,14 @@
  * gv_setjob_open puts the operations in this file between gv_set.c and the
  * engine.  A set of ours has one or several tasks.  A task is a set of the
  * engine's on a device of its own, and its memory is charged to the device's
- * budget.  Each task has a range of the queries, and all rows and lists.  A
- * query's result does not depend on other queries, so the outputs of all tasks
- * together are those of one device, bit for bit.  Only exact searches are
- * divided.  Other kinds of work add up in the order of the rows, and so have
- * one task.
+ * budget.  The outputs of all tasks together are those of one device, bit for
+ * bit.
+ *
+ *		exact search	Each task has a range of the queries, and all rows and
+ *						lists.  A query's result does not depend on others.
+ *		k-means			Each task has a range of the rows, and all centroids
+ *						(gv_set.h, "Parts").  Each run ends the pass here.
+ *		selections		There is one task.
  *
  * All tasks take part in a call at the same time, one in the set's thread and
  * the others in helper threads.  When one task has failed, the others are told
@@ -27,8 +30,11 @@
 /* A task of a set, on one device. */
 typedef struct Task
 {
-	GvSetSpec	spec;			/* with the task's device and queries */
-	int64_t		first;			/* number of the task's first query */
+	GvSetSpec	spec;			/* with the task's device, queries and slices */
+	int64_t		first;			/* number of the first query or, of k-means,
+								 * of the first row that is the task's */
+	int64_t		n;				/* number of queries or rows that are the
+								 * task's */
 	void	   *state;			/* the engine's set; NULL: not created yet */
 	GvSetDone	done;			/* set by a run */
 } Task;
@@ -43,6 +49,17 @@ typedef struct DividedSet
 	GvJob		job;
 	int			ntasks;
 	Task		tasks[GV_MAX_DEVICES];	/* [ntasks] */
+
+	/* the host's part of k-means by several tasks */
+	double	   *sums;			/* [ntasks][sums_k][dims]; owns the memory of
+								 * all these arrays, and is NULL for other
+								 * work */
+	int32_t		sums_k;			/* clusters whose means are computed at once */
+	GvSetCluster *clusters;		/* [ntasks][k] of a pass; `farthest` is the
+								 * task that has the row */
+	GvSetReseed *reseeds;		/* [k] */
+	int32_t    *order;			/* [k] see gv_set_end_pass */
+	float	   *centroids;		/* [k][dims] */
 
 	/* for the log */
 	GvSetDone	done;			/* after the last run that succeeded */
@@ -64,7 +81,9 @@ typedef struct Call
 
 	GvSetInput	input;			/* of put */
 	GvSetOutput output;			/* of get */
-	char	   *items;			/* [n] of put or get, from number `first` on */
+	char	   *items;			/* [n] of put or get, from number `first` on;
+								 * first and n are also the clusters whose
+								 * means are computed */
 	int64_t		first;
 	int64_t		n;
 } Call;
@@ -80,7 +99,19 @@ typedef struct Work
 /* The engine to which the operations in this file pass calls on. */
 static const GvSetBackend *engine;
 
+#define SUMS		(1 << 23)	/* largest number of sums that a task gives to
+								 * the host at once, not less than GV_MAX_DIMS */
+#define LEAST_ROWS	(1 << 19)	/* of a task of k-means: if there are fewer,
+								 * the host takes as long as the device */
+
 /* Tasks and devices */
+
+/* Returns whether a set is k-means, whose rows are divided among tasks. */
+static bool
+is_kmeans(const GvSetSpec *spec)
+{
+	return spec->kind == GV_SET_KMEANS;
+}
 
 /*
  * Returns how many tasks a set should have (server/README, "Set work by
@@ -92,7 +123,20 @@ count_tasks(const GvSetSpec *spec)
 	double		queries = (double) spec->nqueries;
 	double		products = queries * (double) spec->nrows * spec->dims;
 	double		most = (double) gv_ndevices();
+	int			n = GV_SET_SLICES;
 
+	if (is_kmeans(spec))
+	{
+		int64_t		least = gv_server.min_products_per_device > 0 &&
+		spec->k < LEAST_ROWS ? LEAST_ROWS : spec->k;
+
+		products = (double) spec->nrows * spec->k * spec->dims *
+			(spec->iterations + 1);
+		while (n > 1 && (n > most || spec->nrows / n < least ||
+						 products < n * gv_server.min_products_per_device))
+			n /= 2;
+		return n;
+	}
 	if (spec->kind != GV_SET_EXACT)
 		return 1;
 
@@ -120,8 +164,33 @@ drop_tasks(DividedSet *set)
 		if (set->tasks[i].state != NULL)
 			set->engine->drop(set->tasks[i].state);
 	gv_job_end(&set->job, GV_ALL_DEVICES);
+	free(set->sums);
+	set->sums = NULL;
 	set->ntasks = 0;
 	set->job.tried = 0;
+}
+
+/* Allocates the host's arrays for k-means by n tasks. */
+static GvStatus
+make_sums(DividedSet *set, int n)
+{
+	size_t		k = (size_t) set->spec.k;
+	size_t		dims = (size_t) set->spec.dims;
+	size_t		some = SUMS / dims < k ? SUMS / dims : k;
+	size_t		nsums = (size_t) n * some * dims;
+
+	set->sums = malloc(sizeof(double) * nsums + k *
+					   (sizeof(GvSetCluster) * (size_t) n +
+						sizeof(GvSetReseed) + sizeof(int32_t) +
+						sizeof(float) * dims));
+	if (set->sums == NULL)
+		return GV_NO_MEMORY;
+	set->sums_k = (int32_t) some;
+	set->clusters = (GvSetCluster *) (set->sums + nsums);
+	set->reseeds = (GvSetReseed *) (set->clusters + (size_t) n * k);
+	set->order = (int32_t *) (set->reseeds + k);
+	set->centroids = (float *) (set->order + k);
+	return GV_OK;
 }
 
 /* Creates the engine's set of a task, for gv_job_create. */
@@ -139,8 +208,9 @@ create_task(void *arg)
 static GvStatus
 make_tasks(DividedSet *set, int n)
 {
-	int64_t		nqueries = set->spec.nqueries;
-	GvStatus	status = GV_OK;
+	bool		kmeans = is_kmeans(&set->spec);
+	int64_t		items = kmeans ? set->spec.nrows : set->spec.nqueries;
+	GvStatus	status = kmeans && n > 1 ? make_sums(set, n) : GV_OK;
 
 	while (set->ntasks < n && status == GV_OK)
 	{
@@ -150,9 +220,16 @@ make_tasks(DividedSet *set, int n)
 		*task = (Task)
 		{
 			.spec = set->spec,
-				.first = nqueries * i / n
+				.first = items * i / n,
+				.n = items * (i + 1) / n - items * i / n
 		};
-		task->spec.nqueries = nqueries * (i + 1) / n - task->first;
+		if (!kmeans)
+			task->spec.nqueries = task->n;
+		else if (n > 1)
+		{
+			task->spec.nslices = (uint8_t) (GV_SET_SLICES / n);
+			task->spec.first_slice = (uint8_t) (i * task->spec.nslices);
+		}
 		if (task->spec.own)
 			task->spec.first += task->first;
 		/* mirrors are evicted for the first task only */
@@ -249,7 +326,8 @@ divided_create(const GvSetSpec *spec, void **state)
 	made->begun_ns = gv_now_ns();
 	do
 		status = make_tasks(made, n);
-	while (status == GV_NO_MEMORY && --n >= 1);
+	while (status == GV_NO_MEMORY &&
+		   (n = is_kmeans(spec) ? n / 2 : n - 1) >= 1);
 	if (status != GV_OK)
 	{
 		free(made);
@@ -308,11 +386,12 @@ cut(int64_t *first, int64_t *n, int64_t own_first, int64_t own_n)
 	return *n > 0;
 }
 
-/* Returns whether an input has an item for each query. */
+/* Returns whether the items of an input are divided among tasks. */
 static bool
-is_of_queries(GvSetInput input)
+is_divided(const GvSetSpec *spec, GvSetInput input)
 {
-	return input == GV_SET_QUERIES || input == GV_SET_SELF;
+	return is_kmeans(spec) ? input == GV_SET_ROWS :
+		input == GV_SET_QUERIES || input == GV_SET_SELF;
 }
 
 /* Puts the items that belong to a task. */
@@ -321,10 +400,10 @@ put_part(const Call *call, Task *task, const GvStop *stop)
 {
 	int64_t		first = call->first;
 	int64_t		n = call->n;
-	int64_t		own_first = is_of_queries(call->input) ? task->first : 0;
+	bool		divided = is_divided(&task->spec, call->input);
+	int64_t		own_first = divided ? task->first : 0;
 
-	if (is_of_queries(call->input) &&
-		!cut(&first, &n, own_first, task->spec.nqueries))
+	if (divided && !cut(&first, &n, own_first, task->n))
 		return GV_OK;
 	return call->set->engine->put(task->state, call->input, call->items +
 								  (first - call->first) *
@@ -334,8 +413,8 @@ put_part(const Call *call, Task *task, const GvStop *stop)
 }
 
 /*
- * Passes an input to the tasks.  Rows and lists go to all of them.  Queries
- * mostly go to one task, so it does not pay to start threads for them.
+ * Passes an input to the tasks.  Items that are divided mostly go to one task,
+ * so it does not pay to start threads for them.  Other items go to all tasks.
  */
 static GvStatus
 divided_put(void *state, GvSetInput input, const void *items, int64_t first,
@@ -345,18 +424,107 @@ divided_put(void *state, GvSetInput input, const void *items, int64_t first,
 	Call		call = {.set = set, .act = put_part, .client = stop,
 	.input = input, .items = (char *) items, .first = first, .n = n};
 	uint64_t	begun_ns = gv_now_ns();
-	GvStatus	status = do_all(&call, !is_of_queries(input));
+	GvStatus	status = do_all(&call, !is_divided(&set->spec, input));
 
+	if (input == GV_SET_SEEDS && set->sums != NULL)
+		memcpy(set->centroids + first * set->spec.dims, items,
+			   sizeof(float) * (size_t) (n * set->spec.dims));
 	set->put_ns += gv_now_ns() - begun_ns;
 	if (input == GV_SET_ROWS)
 		set->nrows += n;
 	return status;
 }
 
+/* Runs a task and, of a part of k-means, gets its clusters. */
 static GvStatus
 run_part(const Call *call, Task *task, const GvStop *stop)
 {
-	return call->set->engine->run(task->state, &task->done, stop);
+	DividedSet *set = call->set;
+	int32_t		k = set->spec.k;
+	int64_t		i = task - set->tasks;
+	GvSetCluster *clusters;
+	GvStatus	status = set->engine->run(task->state, &task->done, stop);
+
+	if (status != GV_OK || set->sums == NULL)
+		return status;
+	clusters = set->clusters + i * k;
+	status = set->engine->get(task->state, GV_SET_CLUSTERS, 0, k, clusters);
+	for (int32_t c = 0; c < k; c++)
+		clusters[c].farthest = (uint32_t) i;
+	return status;
+}
+
+/* Gets a task's sums of the call's clusters. */
+static GvStatus
+sums_part(const Call *call, Task *task, const GvStop *stop)
+{
+	const DividedSet *set = call->set;
+
+	return set->engine->get(task->state, GV_SET_SUMS, call->first, call->n,
+							set->sums + (task - set->tasks) *
+							((size_t) set->sums_k * set->spec.dims));
+}
+
+/* Computes the means of a task's share of the call's clusters. */
+static GvStatus
+means_part(const Call *call, Task *task, const GvStop *stop)
+{
+	const DividedSet *set = call->set;
+	size_t		dims = (size_t) set->spec.dims;
+	int64_t		i = call->n * (task - set->tasks) / set->ntasks;
+	int64_t		end = call->n * (task - set->tasks + 1) / set->ntasks;
+
+	for (; i < end; i++)
+		if (set->clusters[call->first + i].size > 0)
+			gv_set_mean(set->sums + i * dims, set->ntasks,
+						set->sums_k * dims, set->clusters[call->first + i].size,
+						set->spec.dims,
+						set->centroids + (call->first + i) * dims);
+	return GV_OK;
+}
+
+/*
+ * Ends a pass of k-means by several tasks: computes the new centroids, unless
+ * it was the last pass, and gives them to all tasks.
+ */
+static GvStatus
+end_pass(Call *call)
+{
+	DividedSet *set = call->set;
+	int64_t		k = set->spec.k;
+	int32_t		nreseeds = gv_set_end_pass(&set->spec, set->clusters,
+										   set->ntasks, set->reseeds,
+										   set->order, &set->done);
+	GvStatus	status = GV_OK;
+
+	set->done.again = set->tasks[0].done.again;
+	if (set->done.finished)
+		return GV_OK;
+	for (; call->first < k && status == GV_OK; call->first += call->n)
+	{
+		call->n = k - call->first < set->sums_k ? k - call->first :
+			set->sums_k;
+		call->act = sums_part;
+		status = do_all(call, true);
+		call->act = means_part;
+		if (status == GV_OK)
+			status = do_all(call, true);
+	}
+	for (int32_t i = 0; i < nreseeds && status == GV_OK; i++)
+	{
+		GvSetReseed reseed = set->reseeds[i];
+		Task	   *task = &set->tasks[set->clusters[reseed.from].farthest];
+
+		status = set->engine->get(task->state, GV_SET_FARTHEST, reseed.from, 1,
+								  set->centroids +
+								  (size_t) reseed.to * set->spec.dims);
+	}
+	call->act = put_part;
+	call->input = GV_SET_SEEDS;
+	call->items = (char *) set->centroids;
+	call->first = 0;
+	call->n = k;
+	return status == GV_OK ? do_all(call, true) : status;
 }
 
 static GvStatus
@@ -367,13 +535,20 @@ divided_run(void *state, GvSetDone *done, const GvStop *stop)
 	uint64_t	begun_ns = gv_now_ns();
 	GvStatus	status = do_all(&call, true);
 
+	if (status == GV_OK && set->sums != NULL)
+		status = end_pass(&call);
+	else if (status == GV_OK)
+		set->done = set->tasks[0].done;
 	set->run_ns += gv_now_ns() - begun_ns;
 	if (status == GV_OK)
-		*done = set->done = set->tasks[0].done;
+		*done = set->done;
 	return status;
 }
 
-/* If there are several tasks, an output has k items for each query. */
+/*
+ * Gets the items that belong to a task.  If exact search has several tasks, an
+ * output has k items for each query.
+ */
 static GvStatus
 get_part(const Call *call, Task *task, const GvStop *stop)
 {
@@ -395,10 +570,15 @@ static GvStatus
 divided_get(void *state, GvSetOutput output, int64_t first, int64_t n,
 			void *items)
 {
-	Call		call = {.set = state, .act = get_part, .output = output,
+	DividedSet *set = state;
+	Call		call = {.set = set, .act = get_part, .output = output,
 	.items = items, .first = first, .n = n};
 
-	return do_all(&call, false);
+	if (set->sums == NULL)
+		return do_all(&call, false);
+	gv_set_copy(set->order + first, n, set->spec.dims, set->clusters,
+				set->centroids, output, items);
+	return GV_OK;
 }
 
 /*
@@ -431,6 +611,7 @@ divided_ask(void *state, const GvSetSpec *spec)
 	if (status == GV_OK)
 	{
 		set->spec = task->spec = asked;
+		task->n = asked.nqueries;
 		memset(&set->done, 0, sizeof(set->done));
 	}
 	return status;

@@ -161,6 +161,18 @@ is(mirror_of('a', 'device'), '', 'little memory: a is gone');
 is(mirror_of('b', 'device'), $on{b}, 'little memory: b is where it was');
 are_same('little memory', 'b', 'c');
 
+# gpuvecd as files say: which of its calls fails, which GPUs there are
+my $wrapper = $node->basedir . '/gpuvecd';
+chomp(my $program = `pg_config --bindir`);
+append_to_file($wrapper, <<"SCRIPT");
+#!/bin/sh
+test ! -e $wrapper.fault || set -- "\$@" \$(cat $wrapper.fault)
+test ! -e $wrapper.devices || set -- "\$@" --devices "\$(cat $wrapper.devices)"
+rm -f $wrapper.fault
+exec $program/gpuvecd "\$@"
+SCRIPT
+chmod 0755, $wrapper;
+
 # -- work of one statement: by one GPU, as it is too little for two, then by
 # both (GPUVEC_DIVIDE); what comes of it is the same
 my $graph = q{SELECT count(*), md5(string_agg(g::text, ' ' ORDER BY g::text))
@@ -179,14 +191,35 @@ my $calibrated = $node->safe_psql('postgres', $calibration);
 $node->safe_psql('postgres', 'DROP INDEX w_e');
 {
 	local $ENV{GPUVEC_DIVIDE} = 1;
-	$begin = restart_with('by both GPUs', '');
+	$begin = restart_with('by both GPUs', "gpuvec.server_path = '$wrapper'\n");
 }
 gives($node, $graph, $node->safe_psql('postgres', "SET gpuvec.engine = cpu; $graph"), 'a graph by both GPUs is that of the session');
 log_has($node, qr/job of kind 0: 20000 rows, finished .* devices (?:0, 1|1, 0)$/m, $begin, 'both had a part');
 says($node, $create, qr/^$/, 'an index is built by both GPUs');
 log_has($node, qr/encoded 20000 rows in [\d.]+ s, [1-9]\d* on device [01], [1-9]\d* on device [01]; /, $begin, 'both encoded');
 gives($node, $calibration, $calibrated, 'calibration is that of one GPU');
+my $kmeans = q{SELECT count(*), md5(string_agg(c::text, ' ' ORDER BY c::text)) FROM gpuvec_kmeans('w', 'e', 50, 5, 3) AS c};
+my $balanced = $kmeans =~ s/5, 3/5, 3, true/r;
+my $clusters = $node->safe_psql('postgres', "SET gpuvec.engine = cpu; $kmeans");
+gives($node, $kmeans, $clusters, 'k-means by both GPUs is that of the session');
+gives($node, $balanced, $node->safe_psql('postgres', "SET gpuvec.engine = cpu; $balanced"), 'balanced k-means, too');
+log_has($node, qr/job of kind 1: (?:2|12)0000 rows, finished .* in 6 passes; devices (?:0, 1|1, 0)$/m, $begin, 'both had a part of the rows');
 is(stat_of($node, 'jobs_failed'), 0, 'no job failed');
+says($node, "SET statement_timeout = '300ms'; SELECT count(*) FROM gpuvec_kmeans('w', 'e', 2000, 1000)",
+	qr/canceling statement due to statement timeout/, 'k-means by both is canceled');
+log_has($node, qr/job of kind 1: \d+ rows, given up .* devices (?:0, 1|1, 0)$/m, $begin, 'both give up');
+
+# -- the second GPU has no room for its part; then a GPU fails in the midst of passes
+append_to_file("$wrapper.fault", '--set-fault 3:3');
+restart_gpuvecd('no room');
+$begin = -s $node->logfile;
+gives($node, $kmeans, $clusters, 'no room: the same k-means');
+log_has($node, qr/job of kind 1: (?:2|12)0000 rows, finished .* in 6 passes; device [01]$/m, $begin, 'no room: by one GPU');
+append_to_file("$wrapper.fault", '--set-fault 60:5');
+my $failing = restart_gpuvecd('before a part fails');
+gives($node, $kmeans, $clusters, 'a part fails: the same k-means');
+soon($node, "state = 'up' AND pid <> $failing", 'a part fails: gpuvecd begins anew');
+gives($node, $kmeans, $clusters, 'k-means by both again');
 $node->safe_psql('postgres', 'DROP TABLE w');
 
 # -- an index that no GPU has room for: shards
@@ -203,18 +236,7 @@ $bytes = $node->safe_psql('postgres', 'SELECT max(bytes) FROM gpuvec_mirrors');
 $megabytes = int(($SERVER eq 'cuda' ? 0.85 : 0.75) * $bytes / 1048576) + 1;
 cmp_ok($bytes, '>', $megabytes * 1048576, 'it does not fit into that');
 
-# gpuvecd as files say: which of its engine's calls fails, which GPUs there are
-my $wrapper = $node->basedir . '/gpuvecd';
-chomp(my $program = `pg_config --bindir`);
-append_to_file($wrapper, <<"SCRIPT");
-#!/bin/sh
-test ! -e $wrapper.fault || set -- "\$@" --fault "\$(cat $wrapper.fault)"
-test ! -e $wrapper.devices || set -- "\$@" --devices "\$(cat $wrapper.devices)"
-rm -f $wrapper.fault
-exec $program/gpuvecd "\$@"
-SCRIPT
-chmod 0755, $wrapper;
-restart_with('through a script', "gpuvec.gpu_memory = '${megabytes}MB'\ngpuvec.server_path = '$wrapper'\ngpuvec.auto_mirror = on\n");
+restart_with('through a script', "gpuvec.gpu_memory = '${megabytes}MB'\ngpuvec.auto_mirror = on\n");
 is_placed('2|1', 'divided');
 like(slurp_file($node->logfile), qr/loaded index \d+ in shards on devices [01], [01]: /, 'the log says so');
 searched_meanwhile('shards', 10, [ ('d') x 4 ]);
@@ -231,7 +253,7 @@ searched_meanwhile('while it is loaded', 30, [ 'd', 'd' ], sub { soon_ready($nod
 is(mirror_of('d', 'shards, replicas'), '2|1', 'loaded again: two shards');
 
 # -- a GPU of two fails in the midst of searches: the one that is left has no room
-append_to_file("$wrapper.fault", '2500:5');
+append_to_file("$wrapper.fault", '--fault 2500:5');
 my $pid = restart_gpuvecd('before one fails');
 gives($node, "SELECT gpuvec_prewarm('d_e') > 0", 't', 'before one fails: d is mirrored');
 append_to_file("$wrapper.devices", '0');
@@ -275,7 +297,7 @@ SKIP:
 	searched_meanwhile('two by two', 10, [ ('d') x 6 ]);
 
 	# one of the four fails in the midst of searches
-	append_to_file("$wrapper.fault", '2500:5');
+	append_to_file("$wrapper.fault", '--fault 2500:5');
 	$pid = restart_gpuvecd('two by two');
 	gives($node, "SELECT gpuvec_prewarm('d_e') > 0", 't', 'before one of four fails: d is mirrored');
 	append_to_file("$wrapper.devices", '0,1,2');

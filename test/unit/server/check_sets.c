@@ -334,6 +334,46 @@ check_too_many(const TestServer *server)
 	}
 }
 
+/*
+ * k-means of many shapes: seeds that are rows or far from all rows, so that
+ * most clusters begin empty, and rows of which many are the same.
+ */
+static void
+check_kmeans(const TestServer *server)
+{
+	OwnFd		fd = client_open(server, GV_ROLE_SET);
+	int			i;
+
+	for (i = 0; i < 48; i++)
+	{
+		int32_t		k = 1 + i % 13;
+		int32_t		dims = 1 + i % 7;
+		int64_t		nrows = k + (int64_t) (unit_random() % 200);
+		int64_t		distinct = i % 3 == 0 ? 1 + i / 6 : nrows;
+		OwnSet		set = {.spec = {.kind = GV_SET_KMEANS,.dims = dims,.k = k,
+			.iterations = i % 5,.balanced = i % 2,.nrows = nrows}};
+		float	   *rows = unit_floats((size_t) (nrows * dims), 1.0f);
+		float	   *seeds = unit_floats((size_t) (k * dims), 1.0f);
+		int64_t		j;
+		int			got;
+
+		for (j = distinct * dims; j < nrows * dims; j++)
+			rows[j] = rows[j - distinct * dims];
+		/* sums of these in double depend on their order */
+		for (j = 0; i % 8 < 3 && j < nrows * dims; j++)
+			rows[j] = ldexpf(rows[j], (int) (unit_random() % 60) - 30);
+		for (j = 0; j < k * dims; j++)
+			seeds[j] = i % 4 < 2 ? rows[j] : seeds[j] + (float) (j / dims);
+		set.n[GV_SET_ROWS] = nrows;
+		set.n[GV_SET_SEEDS] = k;
+		set.items[GV_SET_ROWS] = rows;
+		set.items[GV_SET_SEEDS] = seeds;
+		got = set_check(fd, &set);
+		CHECK(got == 0, "k-means %d, %d of %d rows: %d", i, (int) k,
+			  (int) nrows, got);
+	}
+}
+
 /* Everything, of these devices; on which of them the log says. */
 static void
 check_all(const char *devices, const char *text)
@@ -347,6 +387,7 @@ check_all(const char *devices, const char *text)
 	check_shared(&server);
 	check_fetched(&server);
 	check_fetched_ahead(&server);
+	check_kmeans(&server);
 	if (!test_device)
 	{
 		check_few(&server);
@@ -372,6 +413,8 @@ test_sets(void)
 		check_all("0,1", "passes; devices 0, 1");
 		check_all("3,5,4", "passes; devices 3, 5, 4");
 		check_all("0,1,2,3", "passes; devices 0, 1, 2, 3");
+		check_all("0,1,2,3,4,5,6,7",
+				  "passes; devices 0, 1, 2, 3, 4, 5, 6, 7");
 	}
 	unsetenv("GPUVEC_DIVIDE");
 	if (test_device)
@@ -381,7 +424,10 @@ test_sets(void)
 
 /* ---- devices that take part; servers here divide whatever can be */
 
-/* The bytes that a set is charged with in n tasks. */
+/*
+ * The bytes that a set is charged with in n tasks; of k-means, by the table,
+ * because gv_set_size refuses parts.
+ */
 static int64_t
 tasks_bytes(const GvSetSpec *spec, int n)
 {
@@ -393,7 +439,12 @@ tasks_bytes(const GvSetSpec *spec, int n)
 	{
 		task.nqueries = spec->nqueries * (i + 1) / n -
 			spec->nqueries * i / n;
-		bytes += gv_set_size(&task);
+		if (n > 1 && spec->kind == GV_SET_KMEANS)
+		{
+			task.nslices = GV_SET_SLICES / n;
+			task.first_slice = i * task.nslices;
+		}
+		bytes += gv_cpu_sets.kinds[spec->kind]->size(&task);
 	}
 	return bytes;
 }
@@ -430,7 +481,7 @@ check_charges(void)
 	OwnIndex	index = make_index(GV_L2, 64, 64, 100, 1, 750, false);
 	GvMirrorKey keys[] = {test_key(1), test_key(2)};
 	OwnSet		set = set_make(0);
-	OwnSet		other = set_make(2);
+	OwnSet		other = set_make(4);
 	OwnFd		loader = client_open(&server, GV_ROLE_LOADER);
 	OwnFd		fd = client_open(&server, GV_ROLE_SET);
 
@@ -456,13 +507,78 @@ check_charges(void)
 	server_end(&server);
 }
 
-/* Where the second or third call, a task's creation, finds no memory. */
+/*
+ * Devices of k-means: as many as are a power of two, and each with k rows at
+ * least, with room for their parts, and no others have.
+ */
 static void
-check_fewer_tasks(int n)
+check_kmeans_charges(void)
+{
+	TestServer	server = server_start("--devices", "0,1,2,3,4", "--memory",
+									  "1", NULL);
+	OwnSet		set = set_make(2);
+	OwnSet		other = set_make(2);
+	int			fds[2];
+	int			i;
+
+	check_tasks(&server, &set, 4);
+	set.spec.k = 75;
+	unit_free(set.items[GV_SET_SEEDS]);
+	set.items[GV_SET_SEEDS] = unit_floats(75 * 7, 1.0f);
+	set.n[GV_SET_SEEDS] = 75;
+	check_tasks(&server, &set, 4);
+	set.spec.nrows = set.n[GV_SET_ROWS] = 299;
+	check_tasks(&server, &set, 2);
+	other.spec.nrows = 9;
+	for (i = 0; i < 2; i++)
+	{
+		fds[i] = client_open(&server, GV_ROLE_SET);
+		CHECK(set_begin(fds[i], &other.spec) == 0, "other work");
+	}
+	set.spec.nrows = set.n[GV_SET_ROWS] = 300;
+	check_tasks(&server, &set, 2);
+	close(fds[0]);
+	close(fds[1]);
+	server_end(&server);
+}
+
+/* Work that a single device has, as too few rows or products are each one's. */
+static void
+check_little_kmeans(void)
+{
+	TestServer	server = server_start("--devices", "0,1", NULL);
+	OwnFd		fd = client_open(&server, GV_ROLE_SET);
+	GvSetSpec	spec = {.kind = GV_SET_KMEANS,.dims = 1,.k = 4,
+	.iterations = 999,.nrows = 1 << 20};
+	int64_t		rows;
+
+	for (rows = spec.nrows - 1; rows <= spec.nrows; rows++)
+	{
+		GvSetSpec	some = spec;
+
+		some.nrows = rows;
+		CHECK(set_begin(fd, &some) == 0 &&
+			  server_totals(&server).used ==
+			  tasks_bytes(&some, rows == spec.nrows ? 2 : 1), "%ld rows",
+			  (long) rows);
+		some.iterations = 900;
+		CHECK(set_begin(fd, &some) == 0 &&
+			  server_totals(&server).used == tasks_bytes(&some, 1),
+			  "few products");
+	}
+	server_end(&server);
+}
+
+/*
+ * Where the second or third call, a task's creation, finds no memory.  Exact
+ * search or k-means.
+ */
+static void
+check_fewer_tasks(int n, int which)
 {
 	char		fault[32];
 	TestServer	server;
-	OwnSet		set = set_make(0);
+	OwnSet		set = set_make(which);
 	int			fd;
 
 	snprintf(fault, sizeof(fault), "%d:%d", n, GV_NO_MEMORY);
@@ -508,8 +624,12 @@ test_divided(void)
 {
 	setenv("GPUVEC_DIVIDE", "1", 1);
 	check_charges();
-	check_fewer_tasks(2);
-	check_fewer_tasks(3);
+	check_kmeans_charges();
+	check_fewer_tasks(2, 0);
+	check_fewer_tasks(3, 0);
+	check_fewer_tasks(2, 2);
+	check_fewer_tasks(3, 2);
 	check_failed_task();
 	unsetenv("GPUVEC_DIVIDE");
+	check_little_kmeans();
 }
