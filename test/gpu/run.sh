@@ -20,7 +20,8 @@
 #				gpuvecd with both, where the host has them (test/t/gpus.pl);
 #				then queries a second of one replica and of both side by side;
 #				or with ARGUMENT..., lists of cards, only what each does in a
-#				second: 0 0,1 0 0,1, say (test/unit/server/bench_divided.c)
+#				second: 0 0,1 0 0,1, say, or kmeans 0 0,1, k-means of 8,100,000
+#				x 784 by each (test/unit/server/bench_divided.c)
 #	faults		the tests of gpuvecd that test/t has, with the card, and what
 #				only a card does to it (test/gpu/card_faults.pl)
 #	random		the list scanner alone, on random data: ARGUMENT... are those of

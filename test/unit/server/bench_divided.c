@@ -1,11 +1,13 @@
 /*
  * bench_divided.c
  *		Work of one client by one device and by several: rows encoded a second,
- *		and seconds of graphs, of all rows and among near lists.
+ *		and seconds of graphs, of all rows and among near lists; or, if the
+ *		first argument is kmeans, of k-means of Johnson, Douze, Jegou, 2017,
+ *		section 6.2, of made rows.
  *
- * Each argument is a list of devices for a gpuvecd of its own; the same twice,
- * in turns, says what times are worth.  The results have to be the same each
- * time.
+ * Each other argument is a list of devices for a gpuvecd of its own; the same
+ * twice, in turns, says what times are worth.  The results have to be the same
+ * each time.
  */
 #include <sys/wait.h>
 #include <unistd.h>
@@ -29,10 +31,15 @@ typedef struct Sizes
 	int32_t		nlists;			/* of a build */
 	int32_t		build_dims;
 	int32_t		batches;		/* of each client */
+	int64_t		kmeans_rows;
+	int32_t		kmeans_dims;
+	int32_t		clusters[2];
 } Sizes;
 
-static const Sizes large = {1000000, 128, 4000000, 96, 4096, 8192, 384, 100};
-static const Sizes small = {20000, 64, 20000, 32, 64, 512, 64, 4};
+static const Sizes large = {1000000, 128, 4000000, 96, 4096, 8192, 384, 100,
+8100000, 784, {256, 4096}};
+static const Sizes small = {20000, 64, 20000, 32, 64, 512, 64, 4,
+20000, 32, {8, 64}};
 
 static double
 now(void)
@@ -140,6 +147,49 @@ bench_graph(const TestServer *server, float *rows, int64_t n, int32_t dims,
 	return h;
 }
 
+/*
+ * k-means of 20 iterations and the last pass; prints, returns a hash of the
+ * error and of the first centroids.
+ */
+static uint64_t
+bench_kmeans(const TestServer *server, float *rows, int64_t n, int32_t dims,
+			 int32_t k)
+{
+	OwnFd		fd = client_open(server, GV_ROLE_SET);
+	TestSet		set = {.spec = {.kind = GV_SET_KMEANS,.dims = dims,.k = k,
+		.iterations = 20,.nrows = n}};
+	GvGetRequest request = {GV_SET_CENTROIDS, 0, 0, 256, -1};
+	GvSetDone	done = {.again = 0};
+	double		begun = now();
+	double		ran = 0.0;
+	FREED void *payload = NULL;
+	uint32_t	length = 0;
+
+	set.n[GV_SET_SEEDS] = k;
+	set.n[GV_SET_ROWS] = n;
+	set.items[GV_SET_SEEDS] = set.items[GV_SET_ROWS] = rows;
+	CHECK(set_begin(fd, &set.spec) == 0, "begin");
+	bring(fd, &set, GV_SET_SEEDS);
+	while (!done.finished)
+	{
+		if (done.passes == 0 || done.again)
+			bring(fd, &set, GV_SET_ROWS);
+		ran -= now();
+		if (set_run(fd, &done) != 0)
+			break;
+		ran += now();
+	}
+	CHECK(done.finished, "run");
+	printf("k-means of %lld x %d, %d clusters: %.3f s, of them %.3f in %d "
+		   "passes\n", (long long) n, dims, k, now() - begun, ran,
+		   done.passes);
+	if (request.n > done.found)
+		request.n = done.found;
+	CHECK(client_ask(fd, GV_MSG_GET, &request, sizeof(request), NULL, 0,
+					 &payload, &length) == 0, "get");
+	return hash(hash(0, &done.error, sizeof(done.error)), payload, length);
+}
+
 /* ---- builds */
 
 /* The sample comes, and is trained on. */
@@ -242,25 +292,39 @@ void
 bench_divided(int n, char **devices)
 {
 	const Sizes *sizes = unit_small ? &small : &large;
-	FREED float *rows = make_vectors(sizes->graph_rows, sizes->graph_dims);
-	FREED float *near = make_vectors(sizes->near_rows, sizes->near_dims);
+	int			kmeans = strcmp(devices[0], "kmeans") == 0;
+	FREED float *rows = kmeans ?
+		make_vectors(sizes->kmeans_rows, sizes->kmeans_dims) :
+		make_vectors(sizes->graph_rows, sizes->graph_dims);
+	FREED float *near = make_vectors(kmeans ? 0 : sizes->near_rows,
+									 sizes->near_dims);
 	FREED float *sample = make_vectors(32 * (int64_t) sizes->nlists,
 								   sizes->build_dims);
 	uint64_t	first[3];
 	int			i;
 
-	for (i = 0; i < n; i++)
+	for (i = kmeans; i < n; i++)
 	{
 		TestServer	server = server_start("--devices", devices[i], NULL);
-		uint64_t	made[3];
+		uint64_t	made[3] = {0};
 
 		printf("devices %s\n", devices[i]);
-		made[0] = bench_graph(&server, rows, sizes->graph_rows,
-							  sizes->graph_dims, 0);
-		made[1] = bench_graph(&server, near, sizes->near_rows,
-							  sizes->near_dims, sizes->near_lists);
-		made[2] = bench_build(&server, sizes, sample);
-		if (i == 0)
+		if (kmeans)
+		{
+			for (int c = 0; c < 2; c++)
+				made[c] = bench_kmeans(&server, rows, sizes->kmeans_rows,
+									   sizes->kmeans_dims,
+									   sizes->clusters[c]);
+		}
+		else
+		{
+			made[0] = bench_graph(&server, rows, sizes->graph_rows,
+								  sizes->graph_dims, 0);
+			made[1] = bench_graph(&server, near, sizes->near_rows,
+								  sizes->near_dims, sizes->near_lists);
+			made[2] = bench_build(&server, sizes, sample);
+		}
+		if (i == kmeans)
 			memcpy(first, made, sizeof(first));
 		CHECK(memcmp(first, made, sizeof(first)) == 0, "%s makes others",
 			  devices[i]);
