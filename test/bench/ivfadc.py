@@ -3,14 +3,15 @@
 is a query's nearest row among the first R that codes find?
 
 For each of --bytes a code takes, gpuivfpq is built with --lists lists, one for
-each row.  With as many candidates as LIMIT, a scan returns the R rows that are
-nearest by their codes, so R@1, R@10 and R@100 are those of the paper; the last
-line is the index as it is by default, whose candidates are reranked.
+each row.  A scan with R candidates reranks the R rows that are nearest by their
+codes, so it finds the nearest row if these have it: R@1, R@10 and R@100 are
+those of the paper.  The last line is the index as it is by default.
 
 Runs in the cluster that libpq's environment variables name, on real[] columns;
 test/bench/run.sh makes that cluster.
 """
 import os
+import sys
 
 import data
 import dataset
@@ -41,10 +42,14 @@ def nearest_among(conn, judge, settings, by_codes):
         if by_codes:
             server.set_all(conn, {"gpuvec.candidates": rank})
         found, counts = server.scan_all(conn, INDEX, server.nearest(
-            TABLE, "<->", QUERIES, "%s", rank), judge)
+            TABLE, "<->", QUERIES, "%s", 1 if by_codes else rank), judge)
         shares.append(float(found.mean()))
         postings = counts["postings"]
-    conn.execute("RESET gpuvec.candidates; RESET gpuvec.probes")
+        if by_codes and counts["reranked"] > rank:
+            sys.exit("bench: %g rows reranked, not %d"
+                     % (counts["reranked"], rank))
+    for name in ("candidates", "probes"):
+        conn.execute("RESET gpuvec." + name)
     return shares, postings
 
 
