@@ -202,19 +202,21 @@ gv_slices_reach(GvSliceSum *sum, const GvClusters &cl, uint32_t row)
 {
 	for (; row >= cl.slice_ends[sum->slice]; sum->slice++)
 	{
+		bool		carries = true;
+
+		/* no break, so that the arrays stay in registers */
 #pragma unroll
 		for (int i = 0; i < GV_SET_LEVELS; i++)
 		{
 			double		lower = sum->lower[i];
+			bool		pairs = sum->slice >> i & 1;
 
-			sum->lower[i] = 0.0;
-			if ((sum->slice >> i & 1) == 0)
+			if (carries)
 			{
-				sum->lower[i] = sum->sum;
-				sum->sum = 0.0;
-				break;
+				sum->lower[i] = pairs ? 0.0 : sum->sum;
+				sum->sum = pairs ? sum->sum + lower : 0.0;
 			}
-			sum->sum += lower;
+			carries = carries && pairs;
 		}
 	}
 }
