@@ -100,7 +100,7 @@ typedef struct Work
 static const GvSetBackend *engine;
 
 #define SUMS		(1 << 23)	/* largest number of sums that a task gives to
-								 * the host at once, not less than GV_MAX_DIMS */
+								 * the host at once */
 #define LEAST_ROWS	(1 << 19)	/* of a task of k-means: if there are fewer,
 								 * the host takes as long as the device */
 
@@ -176,7 +176,10 @@ make_sums(DividedSet *set, int n)
 {
 	size_t		k = (size_t) set->spec.k;
 	size_t		dims = (size_t) set->spec.dims;
-	size_t		some = SUMS / dims < k ? SUMS / dims : k;
+
+	/* tests, which divide all sets, compute the means of few clusters at once */
+	size_t		most = (gv_server.min_products_per_device > 0 ? SUMS : 64) / dims;
+	size_t		some = most < 1 ? 1 : most < k ? most : k;
 	size_t		nsums = (size_t) n * some * dims;
 
 	set->sums = malloc(sizeof(double) * nsums + k *
