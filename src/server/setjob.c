@@ -178,7 +178,7 @@ make_sums(DividedSet *set, int n)
 	size_t		dims = (size_t) set->spec.dims;
 
 	/* tests, which divide all sets, compute the means of few clusters at once */
-	size_t		most = (gv_server.min_products_per_device > 0 ? SUMS : 64) / dims;
+	size_t		most = (gv_server.min_products_per_device > 0 ? SUMS : 16) / dims;
 	size_t		some = most < 1 ? 1 : most < k ? most : k;
 	size_t		nsums = (size_t) n * some * dims;
 
