@@ -235,12 +235,15 @@ check_build_faults(const float *sample)
 	check_build_fault(sample, 8, GV_FAILED, NULL);
 }
 
-/* A device that has more work than the build's has besides gets no copy. */
+/*
+ * A device that has more work than the build's has besides gets no copy.  The
+ * work is selections, which are not divided.
+ */
 static void
 check_build_memory(const float *sample)
 {
 	TestServer	server = server_start("--devices", "0,1", NULL);
-	OwnSet		other = set_make(2);
+	OwnSet		other = set_make(4);
 	int			fds[3];
 	int			i;
 
