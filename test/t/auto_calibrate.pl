@@ -327,19 +327,27 @@ $from = -s $node->logfile;
 gives($node, 'SELECT ask_part(500001, 500300)', '3000', 'an index on an expression');
 calibrates('its owner\'s worker', 'public.items_part');
 
-# ... which uses up the budget even if its code never ends
+# ... which leaves others most of the budget even if its code never ends, and is charged
 $node->safe_psql('postgres', q{
 	CREATE OR REPLACE FUNCTION part(v real[]) RETURNS real[] IMMUTABLE LANGUAGE plpgsql AS
 		'BEGIN WHILE current_query() IS NULL LOOP END LOOP; RETURN v; END'});
-set(auto_calibrate_budget => 1, training_timeout => 6000);
+set(auto_calibrate_budget => 20, training_timeout => 60000);
 $node->restart;
-for my $what ('terminated', 'no time is left')
-{
-	$from = -s $node->logfile;
-	$node->safe_psql('postgres', q{SELECT gpuvec_forget_queries('items_part'); SELECT ask_part(500001, 500300)});
-	log_has($node, qr/FATAL:  terminating calibration of index "public.items_part"/, $from, $what) if $what eq 'terminated';
-}
+$from = -s $node->logfile;
+my $forget_part = q{SELECT gpuvec_forget_queries('items_part')};
+$node->safe_psql('postgres', "$forget_part; SELECT ask_part(500001, 500300)");
+log_has($node, qr/FATAL:  terminating calibration of index "public.items_part" because its functions exceeded a tenth/, $from, 'terminated');
 comes($node, "SELECT ($workers) = 0", 'the worker is gone');
+$node->safe_psql('postgres', q{SELECT count(*) FROM gpuvec_calibrate('items_e')});
+again();
+calibrates('another index still has time');
+comes($node, "SELECT ($workers) = 0", 'its worker is gone');
+$from = -s $node->logfile;
+$node->safe_psql('postgres', 'SELECT ask_part(600001, 600300)');
+rests('it waits for another day');
+set(auto_calibrate_budget => 1);
+$from = -s $node->logfile;
+$node->safe_psql('postgres', "$forget_part; SELECT ask_part(500001, 500300)");
 rests('no time is left');
 
 # -- gpuvecd finds the exact answers; its queue counts as load

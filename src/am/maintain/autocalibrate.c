@@ -25,6 +25,8 @@
  * not used accumulates for a day.  A measurement that exceeds what is left is
  * completed, and the next has to wait until the excess is made up for.  One
  * that would exceed the budget of a day takes fewer queries, or is not made.
+ * The time of code that is not in C cannot be foreseen, so a measurement that
+ * calls such code is ended when it has used OWNER_SHARE of a day's budget.
  */
 #include "postgres.h"
 
@@ -82,6 +84,13 @@
 #define QUEUE_BATCH		2
 #define QUEUE_MS		100
 
+/*
+ * Fraction of a day's budget that code of an owner may use at once.  Then the
+ * index is not measured for another PAUSE_MS, besides the usual interval.
+ */
+#define OWNER_SHARE		0.1
+#define PAUSE_MS		(23 * 3600 * 1000)
+
 /* Processor time used by measurements, of all databases. */
 typedef struct Budget
 {
@@ -107,6 +116,11 @@ double		ivfpq_forced_load = -1;
 #endif
 
 static Budget *budget = NULL;	/* NULL if not preloaded */
+
+/* The measurement under way. */
+static Relation measured_index = NULL;	/* NULL: there is none */
+static double measured_since;	/* processor time of this process */
+static double costly_at;		/* likewise */
 
 static void
 init_budget(void *memory, LWLock *lock)
@@ -156,11 +170,27 @@ spend(double seconds)
 	return left;
 }
 
-/* Charges a measurement that has ended, perhaps with the process. */
-static void
-charge(int code, Datum begun)
+/*
+ * Returns whether a measurement that calls code of an owner has to be ended.
+ * May be called in a signal handler.
+ */
+bool
+IvfpqCalibrationIsCostly(void)
 {
-	(void) spend(processor_seconds() - *(double *) DatumGetPointer(begun));
+	return measured_index != NULL && processor_seconds() > costly_at;
+}
+
+/*
+ * Charges a measurement that has ended, perhaps with the process.  A costly
+ * one counts as made, so that it is not repeated before another day.
+ */
+static void
+charge(int code, Datum arg)
+{
+	if (code != 0 && IvfpqCalibrationIsCostly())
+		IvfpqLogDone(measured_index, PAUSE_MS);
+	measured_index = NULL;
+	(void) spend(processor_seconds() - measured_since);
 }
 
 /* Returns whether other processes need all processors. */
@@ -459,7 +489,6 @@ IvfpqAutoCalibrate(Relation heap, Relation index, const char *name)
 												  "gpuivfpq automatic calibration",
 												  ALLOCSET_DEFAULT_SIZES);
 	MemoryContext oldcontext = MemoryContextSwitchTo(context);
-	double		begun = processor_seconds();
 	IvfpqServerStatus server;
 	IvfpqQueries queries;
 	IvfpqMetaData meta;
@@ -467,7 +496,10 @@ IvfpqAutoCalibrate(Relation heap, Relation index, const char *name)
 	bool		served;
 	bool		must_serve;
 
-	PG_ENSURE_ERROR_CLEANUP(charge, PointerGetDatum(&begun));
+	measured_since = processor_seconds();
+	costly_at = measured_since + OWNER_SHARE * ivfpq_auto_calibrate_budget;
+	measured_index = index;
+	PG_ENSURE_ERROR_CLEANUP(charge, (Datum) 0);
 	{
 		IvfpqMetaRead(index, &meta);
 		IvfpqGetServerStatus(&server);
@@ -481,11 +513,11 @@ IvfpqAutoCalibrate(Relation heap, Relation index, const char *name)
 				fit_budget(index, &meta, &queries, served, &must_serve, name))
 				run_calibration(heap, index, &queries, targets, must_serve,
 								name);
-			IvfpqLogDone(index);
+			IvfpqLogDone(index, 0);
 		}
 	}
-	PG_END_ENSURE_ERROR_CLEANUP(charge, PointerGetDatum(&begun));
-	charge(0, PointerGetDatum(&begun));
+	PG_END_ENSURE_ERROR_CLEANUP(charge, (Datum) 0);
+	charge(0, (Datum) 0);
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextDelete(context);
 }

@@ -60,6 +60,7 @@ extern double ivfpq_forced_load;	/* of a processor; -1 = the machine's */
 
 extern void IvfpqAutoCalibrateInit(void);
 extern bool IvfpqMayAutoCalibrate(void);
+extern bool IvfpqCalibrationIsCostly(void);
 extern bool IvfpqWillCalibrate(Relation index, const IvfpqMetaData *meta,
 							   int64 rows);
 extern void IvfpqAutoCalibrate(Relation heap, Relation index,

@@ -165,8 +165,9 @@ typedef enum LimitHit
 {
 	NO_LIMIT,
 	ROW_LIMIT,					/* one row took too long */
-	CANCEL_LIMIT				/* the code did not react to a cancellation in
+	CANCEL_LIMIT,				/* the code did not react to a cancellation in
 								 * time */
+	BUDGET_LIMIT				/* a measurement took too long */
 } LimitHit;
 
 int			ivfpq_training_timeout = 60000;
@@ -563,6 +564,8 @@ check_limit(void)
 	else if (timeout_ms > 0 &&
 			 TimestampDifferenceExceeds(row_since, now, timeout_ms))
 		hit = ROW_LIMIT;
+	else if (IvfpqCalibrationIsCostly())
+		hit = BUDGET_LIMIT;
 	else
 		return;
 	/* do what die() does */
@@ -601,6 +604,9 @@ add_context(void *arg)
 			   serving.work, serving.name);
 	else if (hit == CANCEL_LIMIT)
 		errmsg("terminating %s of index \"%s\" because its functions did not respond to cancellation",
+			   serving.work, serving.name);
+	else if (hit == BUDGET_LIMIT)
+		errmsg("terminating %s of index \"%s\" because its functions exceeded a tenth of \"gpuvec.auto_calibrate_budget\"",
 			   serving.work, serving.name);
 	if (hit != NO_LIMIT)
 	{

@@ -811,7 +811,7 @@ IvfpqLogTake(Relation index, IvfpqQueries *queries, uint32 *targets)
 }
 
 void
-IvfpqLogDone(Relation index)
+IvfpqLogDone(Relation index, int pause_ms)
 {
 	int			slot;
 
@@ -827,7 +827,8 @@ IvfpqLogDone(Relation index)
 		ring->nnew = 0;
 		ring->targets = 0;
 		ring->is_first = false;
-		ring->since = GetCurrentTimestamp();
+		ring->since = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+												  pause_ms);
 		ring->retry_at = 0;
 		LWLockRelease(&ring->lock);
 	}

@@ -48,7 +48,10 @@ extern bool IvfpqLogSuffices(Relation index);
 extern bool IvfpqLogTake(Relation index, IvfpqQueries *queries,
 						 uint32 *targets);
 
-/* Notes that the index was measured, so that its interval begins. */
-extern void IvfpqLogDone(Relation index);
+/*
+ * Notes that the index was measured, so that its interval begins, after a
+ * pause.
+ */
+extern void IvfpqLogDone(Relation index, int pause_ms);
 
 #endif							/* IVFPQ_QUERYLOG_H */
