@@ -11,7 +11,6 @@ time of a query, of both tables in turns; medians.
 Runs in the cluster that libpq's environment variables name, on real[] columns;
 test/bench/run.sh makes that cluster.
 """
-import os
 import statistics
 import time
 
@@ -19,6 +18,7 @@ import data
 import dataset
 import report
 import server
+import systems
 
 GROWN, FRESH, QUERIES = "t_grown", "t_fresh", "queries_growth"
 K = 10
@@ -103,12 +103,7 @@ def text_table(args, points):
 
 def main():
     args = parse_arguments()
-    data.enter_venv("bench", __file__)
-    dataset.prepare(args.data)
-    if args.prepare:
-        return
-    load_before = os.getloadavg()[0]
-    found = dataset.load(args.data).asked(args.queries)
+    found, load_before = systems.begin(args)
     with server.connect() as conn:
         server.begin(conn, args.maintenance_work_mem)
         trainings = grow(conn, args, found.base)

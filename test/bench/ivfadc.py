@@ -10,13 +10,13 @@ those of the paper.  The last line is the index as it is by default.
 Runs in the cluster that libpq's environment variables name, on real[] columns;
 test/bench/run.sh makes that cluster.
 """
-import os
 import sys
 
 import data
 import dataset
 import report
 import server
+import systems
 
 TABLE, QUERIES = "t_ivfadc", "queries_ivfadc"
 INDEX = TABLE + "_v"
@@ -82,12 +82,7 @@ def text_table(points):
 
 def main():
     args = parse_arguments()
-    data.enter_venv("bench", __file__)
-    dataset.prepare(args.data)
-    if args.prepare:
-        return
-    load_before = os.getloadavg()[0]
-    found = dataset.load(args.data).asked(args.queries)
+    found, load_before = systems.begin(args)
     with server.connect() as conn:
         server.begin(conn, args.maintenance_work_mem)
         server.load(conn, TABLE, found.base, "real[]")
