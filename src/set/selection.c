@@ -25,6 +25,7 @@
 #include "utils/tuplestore.h"
 
 #include "am/common/enginecall.h"
+#include "am/common/util.h"
 #include "pgcompat.h"
 #include "set/set.h"
 
@@ -316,19 +317,22 @@ append_value(Values *values, int64 *most, Datum value)
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("cannot select from more than %lld values",
 						(long long) GV_SELECT_MAX_N)));
-	if (values->n == *most)
-	{
-		*most = Max(2 * *most, IVFPQ_BATCH_BYTES / (int) sizeof(float8));
-		values->items = values->items == NULL ?
-			palloc_extended(*most * value_size(values->doubles),
-							MCXT_ALLOC_HUGE) :
-			repalloc_huge(values->items,
-						  *most * value_size(values->doubles));
-	}
 	if (values->doubles)
-		((float8 *) values->items)[values->n++] = DatumGetFloat8(value);
+	{
+		float8	   *items = values->items;
+
+		IvfpqGrow(items, values->n, *most);
+		items[values->n++] = DatumGetFloat8(value);
+		values->items = items;
+	}
 	else
-		((float4 *) values->items)[values->n++] = DatumGetFloat4(value);
+	{
+		float4	   *items = values->items;
+
+		IvfpqGrow(items, values->n, *most);
+		items[values->n++] = DatumGetFloat4(value);
+		values->items = items;
+	}
 }
 
 /*
