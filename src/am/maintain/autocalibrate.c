@@ -117,10 +117,11 @@ double		ivfpq_forced_load = -1;
 
 static Budget *budget = NULL;	/* NULL if not preloaded */
 
-/* The measurement under way. */
-static Relation measured_index = NULL;	/* NULL: there is none */
-static double measured_since;	/* processor time of this process */
-static double costly_at;		/* likewise */
+/*
+ * Processor time of this process when the measurement under way began; negative
+ * if there is none.
+ */
+static volatile double measured_since = -1;
 
 static void
 init_budget(void *memory, LWLock *lock)
@@ -177,7 +178,10 @@ spend(double seconds)
 bool
 IvfpqCalibrationIsCostly(void)
 {
-	return measured_index != NULL && processor_seconds() > costly_at;
+	double		since = measured_since;
+
+	return since >= 0 && processor_seconds() - since >
+		OWNER_SHARE * ivfpq_auto_calibrate_budget;
 }
 
 /*
@@ -185,12 +189,14 @@ IvfpqCalibrationIsCostly(void)
  * one counts as made, so that it is not repeated before another day.
  */
 static void
-charge(int code, Datum arg)
+charge(int code, Datum index)
 {
+	double		begun = measured_since;
+
 	if (code != 0 && IvfpqCalibrationIsCostly())
-		IvfpqLogDone(measured_index, PAUSE_MS);
-	measured_index = NULL;
-	(void) spend(processor_seconds() - measured_since);
+		IvfpqLogDone((Relation) DatumGetPointer(index), PAUSE_MS);
+	measured_since = -1;
+	(void) spend(processor_seconds() - begun);
 }
 
 /* Returns whether other processes need all processors. */
@@ -497,9 +503,7 @@ IvfpqAutoCalibrate(Relation heap, Relation index, const char *name)
 	bool		must_serve;
 
 	measured_since = processor_seconds();
-	costly_at = measured_since + OWNER_SHARE * ivfpq_auto_calibrate_budget;
-	measured_index = index;
-	PG_ENSURE_ERROR_CLEANUP(charge, (Datum) 0);
+	PG_ENSURE_ERROR_CLEANUP(charge, PointerGetDatum(index));
 	{
 		IvfpqMetaRead(index, &meta);
 		IvfpqGetServerStatus(&server);
@@ -516,8 +520,8 @@ IvfpqAutoCalibrate(Relation heap, Relation index, const char *name)
 			IvfpqLogDone(index, 0);
 		}
 	}
-	PG_END_ENSURE_ERROR_CLEANUP(charge, (Datum) 0);
-	charge(0, (Datum) 0);
+	PG_END_ENSURE_ERROR_CLEANUP(charge, PointerGetDatum(index));
+	charge(0, PointerGetDatum(index));
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextDelete(context);
 }
