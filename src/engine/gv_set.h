@@ -74,8 +74,8 @@
  *		to nrows (i + 1) / 8 - 1, rounded down.  A slice's sums are added from
  *		0 in the order of its rows, and the slices' sums pairwise:
  *			((s0 + s1) + (s2 + s3)) + ((s4 + s5) + (s6 + s7))
- *		So parts of 1, 2 or 4 slices that begin at a multiple of their number
- *		of slices have one sum each, whoever computes it.
+ *		So a part of 1, 2 or 4 slices that begins at a multiple of its number
+ *		of slices has one sum, which is the same on every engine.
  *
  *		Parts.  gpuvecd divides a set among devices: if spec.nslices > 0, an
  *		engine has only the rows of nslices slices from first_slice on.  nrows
@@ -334,9 +334,9 @@ gv_set_slice(const GvSetSpec *spec, int32_t i)
 }
 
 /*
- * What a pass of k-means found of a cluster.  The distance of the farthest row
- * is that which gv_assign computes, or 0 if no row has a distance above 0.  If
- * several rows are equally far, the first one is the farthest.
+ * A cluster after a pass of k-means.  gv_assign computes the distance of the
+ * farthest row; the distance is 0 if no row has a distance above 0.  If several
+ * rows are equally far, the first one is the farthest.
  */
 typedef struct GvSetCluster
 {

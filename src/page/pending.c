@@ -1137,7 +1137,7 @@ IvfpqReclaimEnd(IvfpqReclaim *reclaim)
 /*
  * Notes that pages of another training are about to be written, so that VACUUM
  * looks for them.  Writes no WAL record, or one that covers the metapage only.
- * The caller excludes whoever else changes retired_xid.
+ * The caller has a lock that keeps other processes from changing retired_xid.
  */
 void
 IvfpqReclaimLater(Relation index)
