@@ -194,14 +194,14 @@ stage_random() {
 }
 
 stage_cards() {
-	[ "$SERVER" != cuda ] || [ "$(nvidia-smi -L | grep -c ^GPU)" -ge 2 ] ||
-		gv_die "this stage needs two cards"
 	if [ ${#ARGUMENTS[@]} -gt 0 ]; then
 		build_unit cardserver
 		GPUVEC_UNIT_ENGINE=cuda "$GV_TMP/card/card/check_server" --bench \
 			"${ARGUMENTS[@]}"
 		return
 	fi
+	[ "$SERVER" != cuda ] || [ "$(nvidia-smi -L | grep -c ^GPU)" -ge 2 ] ||
+		gv_die "this stage needs two cards"
 	if [ "$SERVER" = cuda ]; then
 		build_unit card cardserver
 		GPUVEC_UNIT_SMALL=1 "$GV_TMP/card/check_card"

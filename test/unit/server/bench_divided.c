@@ -13,10 +13,12 @@
 #include <unistd.h>
 
 #include "client.h"
+#include "engine/mirror/gv_parallel.h"
 
 #define CLIENTS		8			/* of a build, a process each */
 #define SLOT_BYTES	(4 << 20)	/* of a message, at most */
 #define CENTERS		4096
+#define MAKERS		16			/* threads that make rows */
 #define K			10
 #define GOT			100000		/* places of a graph that are compared */
 
@@ -47,27 +49,52 @@ now(void)
 	return (double) client_now_ms() / 1000;
 }
 
-/* Rows around centers. */
+/* Rows around centers, which threads make. */
+typedef struct Making
+{
+	int64_t		n;
+	int32_t		dims;
+	float	   *centers;		/* [CENTERS][dims] */
+	float	   *noise;			/* [CENTERS][dims] */
+	float	   *rows;			/* [n][dims] */
+} Making;
+
+static void
+make_part(void *arg, int32_t part)
+{
+	const Making *m = arg;
+	int64_t		end = m->n * (part + 1) / MAKERS;
+	int64_t		i;
+	int32_t		d;
+
+	for (i = m->n * part / MAKERS; i < end; i++)
+	{
+		uint64_t	random = ((uint64_t) i + 1) * UINT64_C(0x9E3779B97F4A7C15);
+		const float *center;
+		const float *other;
+		float		along;
+
+		random = (random ^ random >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
+		random = (random ^ random >> 27) * UINT64_C(0x94D049BB133111EB);
+		center = m->centers + random % CENTERS * m->dims;
+		other = m->noise + random / CENTERS % CENTERS * m->dims;
+		along = (float) (random >> 40) / 8388608.0f - 1.0f;
+		for (d = 0; d < m->dims; d++)
+			m->rows[i * m->dims + d] = center[d] + other[d] +
+				along * other[m->dims - 1 - d];
+	}
+}
+
 static float *
 make_vectors(int64_t n, int32_t dims)
 {
 	OWN float  *centers = unit_floats((size_t) CENTERS * dims, 1.0f);
 	OWN float  *noise = unit_floats((size_t) CENTERS * dims, 0.3f);
-	float	   *rows = malloc((size_t) n * dims * sizeof(float));
-	int64_t		i;
-	int32_t		d;
+	Making		making = {n, dims, centers, noise,
+	malloc((size_t) n * dims * sizeof(float))};
 
-	for (i = 0; i < n; i++)
-	{
-		const float *center = centers + unit_random() % CENTERS * dims;
-		const float *other = noise + unit_random() % CENTERS * dims;
-		float		along = unit_float();
-
-		for (d = 0; d < dims; d++)
-			rows[i * dims + d] = center[d] + other[d] +
-				along * other[dims - 1 - d];
-	}
-	return rows;
+	gv_parallel_for(MAKERS - 1, make_part, &making, MAKERS);
+	return making.rows;
 }
 
 /* FNV-1a. */
@@ -298,8 +325,8 @@ bench_divided(int n, char **devices)
 		make_vectors(sizes->graph_rows, sizes->graph_dims);
 	FREED float *near = make_vectors(kmeans ? 0 : sizes->near_rows,
 									 sizes->near_dims);
-	FREED float *sample = make_vectors(32 * (int64_t) sizes->nlists,
-								   sizes->build_dims);
+	FREED float *sample = make_vectors(kmeans ? 0 : 32 * sizes->nlists,
+									   sizes->build_dims);
 	uint64_t	first[3];
 	int			i;
 
