@@ -57,9 +57,10 @@ def run(*command):
         fail("not compiled: " + " ".join(map(str, command)))
 
 
-def build(name, sources, folder, arch, nvcc=None, shared=False, defines=()):
+def build(name, sources, folder, arch, nvcc=None, shared=False, options=()):
     """folder/NAME, or NAME.so if shared: these sources of test/bench and the
-    engines of the test build, whose ways are counted; with cuBLAS."""
+    engines of the test build, whose ways are counted; with cuBLAS.  The
+    compiler of the sources and the linker have the options."""
     nvcc = nvcc or find_nvcc()
     folder = pathlib.Path(folder)
     position = ["-Xcompiler", "-fPIC"] if shared else []
@@ -69,16 +70,16 @@ def build(name, sources, folder, arch, nvcc=None, shared=False, defines=()):
         "DEBUG=-g" + " -fPIC" * shared, "engines")
     objects = []
     for source in sources:
-        objects.append(folder / (source + ".o"))
+        objects.append(folder / f"{name}-{source}.o")
         flags = nvcc_flags(arch) if source.endswith(".cu") else ["-O3"]
-        run(nvcc, *flags, "-DGV_TEST_BUILD", "-DGV_HAVE_CUDA", *defines,
+        run(nvcc, *flags, "-DGV_TEST_BUILD", "-DGV_HAVE_CUDA", *options,
             *position,
             "-I", ROOT, "-I", ROOT / "src", "-c",
             ROOT / "test/bench" / source, "-o", objects[-1])
     target = folder / (name + ".so" if shared else name)
     home = pathlib.Path(nvcc).resolve().parents[1]
     run(nvcc, *(["-shared", "-cudart", "shared"] if shared else
-                ["-cudart", "static"]), *objects,
+                ["-cudart", "static"]), *options, *objects,
         folder / "engines/engines.a", "-lcublas", "-ldl", "-lm", "-Xlinker",
         f"-rpath={home / 'lib64'}", "-o", target)
     return target

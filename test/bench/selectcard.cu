@@ -3,12 +3,13 @@
  *		k-selection alone, on a card: rows in its memory; answers against the
  *		portable engine's.
  *
- * usage: selectcard [papers]
+ * usage: selectcard anchors|papers [methods]
  * build: test/bench/selectcard.py does, runs this and makes tables of it
  *
- * Prints a line for each measurement: rows, columns, k, method,
- * microseconds by launches, microseconds by a graph's launch (0: none), wrong
- * rows of those looked at.
+ * Prints a line for each measurement: rows, columns, k, method, 1 if the
+ * method is the chosen one, microseconds by launches, microseconds by a graph's
+ * launch (0: none), wrong rows of those looked at.  Each shape has the line of
+ * the chosen method or, with methods, a line of each, without graphs.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -149,10 +150,12 @@ is_row_right(Bench *bench, const GvSelect *spec, int64_t row)
 	return right;
 }
 
-/* One line. */
+/* One line.  Only calls that leave the choice to the engine are graphs, too. */
 static void
 measure(Bench *bench, const GvSelect *spec)
 {
+	GvSelect	any = {spec->rows, spec->columns, spec->k, GV_SELECT_AUTO};
+	GvSelectMethod method = gv_gpu_select_choose(spec);
 	int			nwrong = 0;
 	float		us;
 	float		graph_us;
@@ -165,10 +168,11 @@ measure(Bench *bench, const GvSelect *spec)
 		nwrong += !is_row_right(bench, spec,
 								i == 0 ? 0 : (spec->rows - 1) / i);
 	us = card_time(bench->stream, [&] { call(bench, spec); });
-	graph_us = time_graph(bench, spec);
-	printf("%lld\t%lld\t%d\t%s\t%.2f\t%.2f\t%d\n", (long long) spec->rows,
-		   (long long) spec->columns, spec->k,
-		   gv_select_name(gv_gpu_select_choose(spec)), us, graph_us, nwrong);
+	graph_us = spec->method == GV_SELECT_AUTO ? time_graph(bench, spec) : 0;
+	printf("%lld\t%lld\t%d\t%s\t%d\t%.2f\t%.2f\t%d\n",
+		   (long long) spec->rows, (long long) spec->columns, spec->k,
+		   gv_select_name(method), method == gv_gpu_select_choose(&any), us,
+		   graph_us, nwrong);
 	fflush(stdout);
 }
 
@@ -199,7 +203,16 @@ main(int argc, char **argv)
 		GvSelect	spec = {shapes[i].rows, shapes[i].columns, shapes[i].k,
 		GV_SELECT_AUTO};
 
-		measure(&bench, &spec);
+		if (argc < 3)
+			measure(&bench, &spec);
+		else
+			for (GvSelectMethod method : {GV_SELECT_WARP, GV_SELECT_MULTI,
+										  GV_SELECT_SAMPLE})
+			{
+				spec.method = method;
+				if (method != GV_SELECT_WARP || spec.k <= GV_WARP_MAX_K)
+					measure(&bench, &spec);
+			}
 	}
 	gv_gpu_selector_drop(bench.selector);
 	return 0;

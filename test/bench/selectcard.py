@@ -11,6 +11,7 @@ the same values, and is timed in the same way.
 
 	selectcard.py					the shapes that peers were measured at
 	selectcard.py --papers			the shapes of the papers' own experiments
+	selectcard.py --methods			each method, beside the chosen one
 	selectcard.py --peers FOLDER	beside RAFT
 """
 import os
@@ -29,6 +30,7 @@ BYTES_A_SECOND = 4.2e12
 def parse_arguments():
     parser = data.parser(__doc__)
     parser.add_argument("--papers", action="store_true")
+    parser.add_argument("--methods", action="store_true")
     parser.add_argument("--arch", default=None,
                         help="the card's, such as 90a; asked for unless said")
     parser.add_argument("--peers", metavar="FOLDER",
@@ -38,15 +40,18 @@ def parse_arguments():
     return parser.parse_args()
 
 
-def run(program, papers):
+def run(program, args):
     """The card's name, and a dictionary for each line."""
-    names = ["rows", "columns", "k", "method", "us", "graph", "wrong"]
-    out = subprocess.run([program] + ["papers"] * papers, stdout=subprocess.PIPE, text=True,
-                         check=True).stdout.splitlines()
+    names = ["rows", "columns", "k", "method", "chosen", "us", "graph",
+             "wrong"]
+    out = subprocess.run(
+        [program, "papers" if args.papers else "anchors"] +
+        ["methods"] * args.methods, stdout=subprocess.PIPE, text=True,
+        check=True).stdout.splitlines()
     lines = []
     for text in out[1:]:
         line = dict(zip(names, text.split("\t")))
-        for name in ("rows", "columns", "k", "wrong"):
+        for name in ("rows", "columns", "k", "chosen", "wrong"):
             line[name] = int(line[name])
         for name in ("us", "graph"):
             line[name] = float(line[name])
@@ -122,6 +127,8 @@ def print_lines(lines, peers):
         others = {name: peer.time(*shape) for name, peer in peers.items()}
         remarks = ["%.1fx %s" % (other / best, name)
                    for name, other in others.items() if other]
+        if not line["chosen"]:
+            remarks.append("not chosen")
         if line["wrong"]:
             remarks.append("%d ROWS WRONG" % line["wrong"])
         print("%-8d %-10d %-8d %-8s %9.1f %9.1f %6.2f %9s %9s %s"
@@ -142,7 +149,7 @@ def build(args):
 def main():
     args = parse_arguments()
     args.arch = args.arch or cardbuild.card_arch()
-    card, lines = run(build(args), args.papers)
+    card, lines = run(build(args), args)
     print("card:", card)
     raft = Raft(args.peers, lines, args.arch)
     if args.peers:

@@ -1,7 +1,7 @@
 /*
  * selectpapers.cu
  *		The experiments of two papers on selection, on a processor or, if nvcc
- *		compiles it, on a card; answers against std::nth_element.
+ *		compiles it, on a card; answers are checked.
  *
  * usage: selectpapers ranks|rows [LARGEST]
  *	ranks	Ribizel, Anzt, 2019, section V: one rank of n values, 2^16 to
@@ -14,8 +14,9 @@
  * A sort is std::sort or, on a card, CUB's.  Milliseconds, on a processor those
  * that it worked; -1: not measured.  ranks prints precision, log2 n, d (0: n),
  * log2 of the buckets, exact, 16 ranks exactly, approximate, mean error of a rank
- * in n, nth_element, sort, wrong answers.  rows prints columns, k, method, ours for a row, the same
- * by SampleSelect, nth_element, sort, wrong rows.
+ * in n, nth_element, sort, wrong answers.  rows prints columns, k, the method
+ * that is chosen, milliseconds of a row by each method, nth_element, sort, wrong
+ * rows.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,7 +36,9 @@
 #include "cardtime.cuh"
 #define BITS		TREE_BITS
 #define CLOCK		CLOCK_MONOTONIC
+#define choose		gv_gpu_select_choose
 #define EQUALS		28
+#define LONG_RUNS	7			/* of more than 2^24 values */
 #else
 extern "C"
 {
@@ -43,7 +46,9 @@ extern "C"
 }
 #define BITS		GV_BUCKET_BITS
 #define CLOCK		CLOCK_PROCESS_CPUTIME_ID
+#define choose		gv_select_choose
 #define EQUALS		24			/* log2 of values many of which are equal */
+#define LONG_RUNS	3
 #define NEED(call)	need((call) == 0, #call)
 
 static void
@@ -107,6 +112,7 @@ make_values(int64_t n, int64_t d)
 {
 	std::vector<Value> values(n);
 
+#pragma omp parallel for
 	for (int64_t i = 0; i < n; i++)
 		values[i] = d > 0 ? (Value) (random_of(i) % d) :
 			(Value) (random_of(i) >> 11) / (Value) (UINT64_C(1) << 53);
@@ -152,13 +158,30 @@ upload(Memory *memory, const std::vector<Value> &values)
 }
 #endif
 
+/* Returns whether value is at this rank of the sorted values. */
+template <typename Value>
+static bool
+is_at_rank(const std::vector<Value> &values, int64_t rank, Value value)
+{
+	int64_t		nbelow = 0;
+	int64_t		nequal = 0;
+
+#pragma omp parallel for reduction(+:nbelow, nequal)
+	for (size_t i = 0; i < values.size(); i++)
+	{
+		nbelow += values[i] < value;
+		nequal += values[i] == value;
+	}
+	return rank >= nbelow && rank < nbelow + nequal;
+}
+
 /* A line of `ranks`. */
 template <typename Value>
 static void
 measure_ranks(int log_n, int64_t d, bool alone)
 {
 	int64_t		n = INT64_C(1) << log_n;
-	int			runs = log_n > 24 ? 3 : 7;
+	int			runs = log_n > 24 ? LONG_RUNS : 7;
 	std::vector<Value> values = make_values<Value>(n, d);
 	std::vector<Value> copy;
 	GvQuantiles exact = {n, 1, false, sizeof(Value) == 8};
@@ -202,17 +225,14 @@ measure_ranks(int log_n, int64_t d, bool alone)
 	ours[2] = time_ms(runs, nothing, [&] { run(&approximate, found); });
 	for (int i = 0; i < NRANKS; i++)
 		error += std::abs((double) errors[i]) / n / NRANKS;
-	if (alone || log_n <= 24)
-	{
-		nth = time_ms(runs, restore, [&]
+	nwrong += !is_at_rank(values, ranks[0], quantile) ||
+		!is_at_rank(values, ranks[0] + errors[0], found[0]);
+	/* once for the most values: it takes seconds on whatever host */
+	if (alone && (log_n <= 24 || d == 0))
+		nth = time_ms(log_n > 24 ? 1 : 7, restore, [&]
 		{
 			std::nth_element(copy.begin(), copy.begin() + ranks[0], copy.end());
 		});
-		nwrong += copy[ranks[0]] != quantile;
-		std::nth_element(copy.begin(), copy.begin() + ranks[0] + errors[0],
-						 copy.end());
-		nwrong += copy[ranks[0] + errors[0]] != found[0];
-	}
 	if (alone)
 	{
 #ifdef __CUDACC__
@@ -256,31 +276,30 @@ measure_all_ranks(int largest)
 				measure_ranks<Value>(log_n, d, BITS == 8);
 }
 
-/* A line of `rows`: milliseconds of one row. */
+/*
+ * Lines of `rows`: milliseconds of one row.  On a card 2^27 values, but at least
+ * 128 rows, and its sort of them.
+ */
 static void
-measure_rows(int64_t columns, int32_t k)
+measure_rows(int64_t columns, std::initializer_list<int32_t> ks)
 {
+	int32_t		most = *(ks.end() - 1);
 #ifdef __CUDACC__
 	int64_t		rows = std::max((INT64_C(1) << 27) / columns, INT64_C(128));
 #else
 	int64_t		rows = LOOKED_AT;
 #endif
-	GvSelect	spec = {rows, columns, k, GV_SELECT_AUTO, false};
 	std::vector<float> values = make_values<float>(rows * columns, 0);
 	std::vector<float> copy;
-	std::vector<float> selected(rows * k);
-	std::vector<uint32_t> positions(rows * k);
-	double		ours[2];
-	double		nth;
+	std::vector<float> selected(rows * most);
+	std::vector<uint32_t> positions(rows * most);
 	double		sort;
-	int			nwrong = 0;
 	auto		nothing = [] {};
 	auto		restore = [&]
 	{
 		copy.assign(values.begin(), values.begin() + LOOKED_AT * columns);
 	};
 #ifdef __CUDACC__
-	GvSelectMethod method = gv_gpu_select_choose(&spec);
 	std::vector<int> starts(rows + 1);
 	Memory		d_values;
 	Memory		d_sorted;
@@ -289,9 +308,9 @@ measure_rows(int64_t columns, int32_t k)
 	Memory		d_starts;
 	Memory		space;
 	size_t		bytes = 0;
-	auto		run = [&]
+	auto		run = [&](const GvSelect *spec)
 	{
-		need(gv_gpu_select_rows(selector, &spec, d_values.bytes,
+		need(gv_gpu_select_rows(selector, spec, d_values.bytes,
 								(uint32_t *) d_positions.bytes,
 								d_selected.bytes, NULL) == GV_OK, "selection");
 		NEED(cudaDeviceSynchronize());
@@ -318,18 +337,15 @@ measure_rows(int64_t columns, int32_t k)
 	sort_all();
 	sort = time_ms(7, nothing, sort_all) / rows;
 #else
-	GvSelectMethod method = gv_select_choose(&spec);
-	Memory		scratch;
-	auto		run = [&]
+	auto		run = [&](const GvSelect *spec)
 	{
-		need(gv_select(&spec, values.data(), positions.data(), selected.data(),
+		Memory		scratch;
+
+		scratch.take(gv_select_scratch(spec));
+		need(gv_select(spec, values.data(), positions.data(), selected.data(),
 					   scratch.bytes, NULL) == GV_OK, "selection");
 	};
 
-	size_t		bytes = gv_select_scratch(&spec);
-
-	spec.method = GV_SELECT_SAMPLE;
-	scratch.take(std::max(bytes, gv_select_scratch(&spec)));
 	sort = time_ms(3, restore, [&]
 	{
 		for (int i = 0; i < LOOKED_AT; i++)
@@ -337,28 +353,37 @@ measure_rows(int64_t columns, int32_t k)
 					  copy.begin() + (i + 1) * columns);
 	}) / rows;
 #endif
-	for (int i = 0; i < 2; i++)
+	for (int32_t k : ks)
 	{
-		spec.method = i == 0 ? GV_SELECT_SAMPLE : method;
-		run();
-		ours[i] = time_ms(7, nothing, run) / rows;
-	}
+		GvSelect	spec = {rows, columns, k, GV_SELECT_AUTO, false};
+		int			nwrong = 0;
+		double		nth = time_ms(7, restore, [&]
+		{
+			for (int i = 0; i < LOOKED_AT; i++)
+				std::nth_element(copy.begin() + i * columns,
+								 copy.begin() + i * columns + k - 1,
+								 copy.begin() + (i + 1) * columns);
+		}) / LOOKED_AT;
+
+		printf("%lld\t%d\t%s", (long long) columns, k,
+			   gv_select_name(choose(&spec)));
+		for (GvSelectMethod method : {GV_SELECT_WARP, GV_SELECT_MULTI,
+									  GV_SELECT_SAMPLE})
+		{
+			spec.method = method;
+			run(&spec);
+			printf("\t%.4f",
+				   time_ms(7, nothing, [&] { run(&spec); }) / rows);
 #ifdef __CUDACC__
-	NEED(cudaMemcpy(selected.data(), d_selected.bytes, sizeof(float) *
-					selected.size(), cudaMemcpyDeviceToHost));
+			NEED(cudaMemcpy(selected.data(), d_selected.bytes, sizeof(float) *
+							rows * k, cudaMemcpyDeviceToHost));
 #endif
-	nth = time_ms(7, restore, [&]
-	{
-		for (int i = 0; i < LOOKED_AT; i++)
-			std::nth_element(copy.begin() + i * columns,
-							 copy.begin() + i * columns + k - 1,
-							 copy.begin() + (i + 1) * columns);
-	}) / LOOKED_AT;
-	for (int i = 0; i < LOOKED_AT; i++)
-		nwrong += copy[i * columns + k - 1] != selected[(i + 1) * k - 1];
-	printf("%lld\t%d\t%s\t%.4f\t%.4f\t%.4f\t%.4f\t%d\n", (long long) columns,
-		   k, gv_select_name(method), ours[1], ours[0], nth, sort, nwrong);
-	fflush(stdout);
+			for (int i = 0; i < LOOKED_AT; i++)
+				nwrong += copy[i * columns + k - 1] != selected[(i + 1) * k - 1];
+		}
+		printf("\t%.4f\t%.4f\t%d\n", nth, sort, nwrong);
+		fflush(stdout);
+	}
 }
 
 int
@@ -377,10 +402,8 @@ main(int argc, char **argv)
 		return 0;
 	}
 	for (int log_n = 13; log_n <= 20; log_n++)
-		for (int32_t k = 64; k <= 1024; k *= 2)
-			measure_rows(INT64_C(1) << log_n, k);
+		measure_rows(INT64_C(1) << log_n, {64, 128, 256, 512, 1024});
 	/* Johnson, Douze, Jegou, 2017, section 6.1 */
-	for (int32_t k : {100, 1000, 1024})
-		measure_rows(128000, k);
+	measure_rows(128000, {100, 1000, 1024});
 	return 0;
 }

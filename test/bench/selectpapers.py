@@ -9,6 +9,7 @@ or on a card.
 	--largest 24			log2 of the most values; 2^28 doubles take 5 GB
 """
 import argparse
+import concurrent.futures
 import pathlib
 import subprocess
 import sys
@@ -20,13 +21,15 @@ BENCH = pathlib.Path(__file__).resolve().parent
 ROOT = BENCH.parents[1]
 RANKS = ["type", "log2 n", "distinct", "buckets", "exact ms", "16 ranks",
          "approx ms", "error", "nth_element", "sort", "wrong"]
-ROWS = ["columns", "k", "method", "ours ms", "sample", "nth_element", "sort",
-        "wrong"]
+ROWS = ["columns", "k", "chosen", "warp ms", "multi", "sample", "nth_element",
+        "sort", "wrong"]
 
 
-def build_for_card(folder, arch, bits):
-    return cardbuild.build(f"selectpapers{bits}", ["selectpapers.cu"], folder,
-                           arch, defines=[f"-DTREE_BITS={bits}"])
+def build_for_card(folder, bits):
+    return cardbuild.build(
+        f"selectpapers{bits}", ["selectpapers.cu"], folder,
+        cardbuild.card_arch(),
+        options=[f"-DTREE_BITS={bits}", "-Xcompiler", "-fopenmp"])
 
 
 def build_for_processor(folder, bits):
@@ -44,8 +47,8 @@ def build_for_processor(folder, bits):
                           define, "-I", ROOT / "src", "-c", path, "-o", target)
     objects = [(out if path.parent.name == "select" else out.parent / "bits8")
                / (path.stem + ".o") for path in sources]
-    cardbuild.run("g++", "-std=c++17", "-O3", define, "-I", ROOT / "src",
-                  "-x", "c++", BENCH / "selectpapers.cu", "-x", "none",
+    cardbuild.run("g++", "-std=c++17", "-O3", "-fopenmp", define,
+                  "-I", ROOT / "src", "-x", "c++", BENCH / "selectpapers.cu", "-x", "none",
                   *objects, "-lm", "-o", out / "selectpapers")
     return out / "selectpapers"
 
@@ -61,10 +64,13 @@ def main():
     nwrong = 0
     print("  ".join("%11s" % name for name in
                     (RANKS if args.what == "ranks" else ROWS)))
-    with tempfile.TemporaryDirectory() as folder:
-        for bits in (8, 7, 9, 10) if args.what == "ranks" else (8,):
-            program = build_for_processor(folder, bits) if args.processor \
-                else build_for_card(folder, cardbuild.card_arch(), bits)
+    build = build_for_processor if args.processor else build_for_card
+    with tempfile.TemporaryDirectory() as folder, \
+            concurrent.futures.ThreadPoolExecutor() as pool:
+        programs = [build(folder, 8)]       # the engine, too
+        if args.what == "ranks":
+            programs += pool.map(build, [folder] * 3, (7, 9, 10))
+        for program in programs:
             with subprocess.Popen(
                     [program, args.what, str(args.largest)], text=True,
                     stdout=subprocess.PIPE) as running:
