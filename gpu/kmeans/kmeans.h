@@ -64,9 +64,9 @@ struct GvClusters
 	bool		kept;			/* all rows have half copies, not only the rows
 								 * of a piece */
 	int			nsms;
-	uint32_t	slice_ends[GV_SET_SLICES];	/* the first row behind each slice
-											 * (gv_set.h); if the first is n,
-											 * sums are in the order of rows */
+	int			nslices;		/* whose sums are added pairwise (gv_set.h); 1:
+								 * sums are in the order of rows */
+	uint32_t	slice_ends[GV_SET_SLICES];	/* the first row behind each slice */
 	float	   *d_rows;			/* [n][dims] */
 	float	   *d_centroids;	/* [k][dims] */
 
@@ -185,55 +185,39 @@ extern GvStatus gv_gpu_group_clusters(const GvClusters *cl,
 extern GvStatus gv_gpu_means(const GvClusters *cl, cudaStream_t stream);
 
 /*
- * A sum over rows in ascending order, by slices (gv_set.h), in a thread's
- * registers.  The sum so far is gv_slices_total.
+ * Returns where the rows of a slice (gv_set.h) begin among rows start .. end - 1
+ * of d_order, which are a cluster's.
  */
-struct GvSliceSum
+static __device__ __forceinline__ uint32_t
+gv_slice_start(const GvClusters &cl, int slice, uint32_t start, uint32_t end)
 {
-	double		sum;			/* of the slice at hand */
-	double		lower[GV_SET_LEVELS];	/* lower[i]: of 2^i slices, which waits
-										 * for that of the next 2^i, or 0 */
-	int			slice;
-};
-
-/* Moves on to the slice that has a row. */
-static __device__ __forceinline__ void
-gv_slices_reach(GvSliceSum *sum, const GvClusters &cl, uint32_t row)
-{
-	for (; row >= cl.slice_ends[sum->slice]; sum->slice++)
+	if (slice == 0)
+		return start;
+	if (slice >= cl.nslices)
+		return end;
+	while (start < end)
 	{
-		bool		carries = true;
+		uint32_t	middle = start + (end - start) / 2;
 
-		/* no break, so that the arrays stay in registers */
-#pragma unroll
-		for (int i = 0; i < GV_SET_LEVELS; i++)
-		{
-			double		lower = sum->lower[i];
-			bool		pairs = sum->slice >> i & 1;
-
-			if (carries)
-			{
-				sum->lower[i] = pairs ? 0.0 : sum->sum;
-				sum->sum = pairs ? sum->sum + lower : 0.0;
-			}
-			carries = carries && pairs;
-		}
+		if (cl.d_order[middle] < cl.slice_ends[slice - 1])
+			start = middle + 1;
+		else
+			end = middle;
 	}
+	return start;
 }
 
 /*
- * Returns the sum of all slices.  Slices that were not reached add nothing,
- * because x + 0 = x for a sum, which is never -0.
+ * Adds up the sums of slices pairwise, in shared memory, where they are `stride`
+ * apart; by one thread.
  */
 static __device__ __forceinline__ double
-gv_slices_total(const GvSliceSum *sum)
+gv_slices_total(const GvClusters &cl, double *sums, int stride)
 {
-	double		total = sum->sum;
-
-#pragma unroll
-	for (int i = 0; i < GV_SET_LEVELS; i++)
-		total += sum->lower[i];
-	return total;
+	for (int step = 1; step < cl.nslices; step *= 2)
+		for (int s = 0; s + step < cl.nslices; s += 2 * step)
+			sums[s * stride] += sums[(s + step) * stride];
+	return sums[0];
 }
 
 /* -- evenkmeans.cu */

@@ -14,7 +14,7 @@
 #include "gpu/kmeans/kmeans.h"
 
 #define THREADS			256
-#define WARPS			(THREADS / GV_WARP)
+#define WARPS			(THREADS / GV_WARP)	/* at least GV_SET_SLICES */
 
 /*
  * limits of a piece's terms and rows, and of the values of a copy; `stop` is
@@ -58,6 +58,7 @@ set_shape(const GvSetSpec *spec, GvClusters *cl)
 					  MOST_TERMS,
 					  std::clamp(MOST_TERMS / spec->k / spec->dims,
 								 LEAST_PIECE, MOST_PIECE), true);
+	cl->nslices = nslices;
 	for (int32_t i = 0; i < nslices; i++)
 		cl->slice_ends[i] = (uint32_t) gv_set_slice(spec, i + 1);
 }
@@ -204,50 +205,50 @@ gv_gpu_kmeans_overflowed(void *state, uint32_t *n)
 #endif
 
 /*
- * Computes the sum of a cluster's squared distances, by slices, and the first
- * of its farthest rows.  Each warp has a cluster.  Lane 0 has the results.
+ * Computes the sum of a cluster's squared distances and the first of its
+ * farthest rows.  Each block has a cluster, and each of its warps a slice.
  */
 static __global__ void __launch_bounds__(THREADS)
 errors_kernel(GvClusters cl)
 {
-	int			c = blockIdx.x * WARPS + threadIdx.x / GV_WARP;
+	__shared__ double sums[WARPS];
+	__shared__ uint64_t farthest[WARPS];
+	int			c = blockIdx.x;
+	int			warp = threadIdx.x / GV_WARP;
 	uint32_t	lane = threadIdx.x % GV_WARP;
-	uint32_t	start;
-	uint32_t	end;
-	GvSliceSum	sum = {};
-	uint64_t	farthest = 0;
+	uint32_t	start = cl.d_starts[c];
+	uint32_t	end = cl.d_starts[c + 1];
+	uint32_t	first = gv_slice_start(cl, warp, start, end);
+	uint32_t	stop = gv_slice_start(cl, warp + 1, start, end);
+	double		sum = 0.0;
+	uint64_t	most = 0;
 
-	if (c >= cl.k)
-		return;
-	start = cl.d_starts[c];
-	end = cl.d_starts[c + 1];
-	for (uint32_t first = start; first < end; first += GV_WARP)
+	for (; first < stop; first += GV_WARP)
 	{
-		uint32_t	n = min(end - first, (uint32_t) GV_WARP);
+		uint32_t	n = min(stop - first, (uint32_t) GV_WARP);
 		uint32_t	row = lane < n ? cl.d_order[first + lane] : 0;
 		float		mine = lane < n ? cl.d_sqdist[row] : 0.0f;
-		/* lanes whose row is in a later slice */
-		uint32_t	later = __ballot_sync(GV_FULL_WARP,
-										  row >= cl.slice_ends[sum.slice]);
 
 		/* the larger distance is kept and, of equal ones, the smaller row */
 		if (lane < n)
-			farthest = max(farthest, (uint64_t) __float_as_uint(mine) << 32 |
-						   ~row);
+			most = max(most, (uint64_t) __float_as_uint(mine) << 32 | ~row);
 		for (uint32_t l = 0; l < n; l++)
-		{
-			if (later >> l & 1)
-				gv_slices_reach(&sum, cl,
-								__shfl_sync(GV_FULL_WARP, row, (int) l));
-			sum.sum += (double) __shfl_sync(GV_FULL_WARP, mine, (int) l);
-		}
+			sum += (double) __shfl_sync(GV_FULL_WARP, mine, (int) l);
 	}
 	for (int half = GV_WARP / 2; half > 0; half /= 2)
-		farthest = max(farthest,
-					   __shfl_xor_sync(GV_FULL_WARP, farthest, half));
+		most = max(most, __shfl_xor_sync(GV_FULL_WARP, most, half));
 	if (lane == 0)
-		cl.d_found[c] = {gv_slices_total(&sum), end - start,
-			__uint_as_float((uint32_t) (farthest >> 32)), ~(uint32_t) farthest};
+	{
+		sums[warp] = sum;
+		farthest[warp] = most;
+	}
+	__syncthreads();
+	if (threadIdx.x > 0)
+		return;
+	for (int w = 1; w < WARPS; w++)
+		most = max(most, farthest[w]);
+	cl.d_found[c] = {gv_slices_total(cl, sums, 1), end - start,
+		__uint_as_float((uint32_t) (most >> 32)), ~(uint32_t) most};
 }
 
 /* Copies farthest rows to reseeded centroids, a block each. */
@@ -280,8 +281,7 @@ kmeans_run(void *state, GvSetDone *done, const GvStop *stop)
 		GV_TRY(gv_gpu_kmeans_begin(cl, set->stream));
 	GV_TRY(gv_gpu_nearest(cl, &all, &context, stop));
 	GV_TRY(gv_gpu_group_clusters(cl, set->stream));
-	GV_TRY(gv_launch(errors_kernel, gv_blocks_for(cl->k, WARPS), THREADS, 0,
-					 set->stream, *cl));
+	GV_TRY(gv_launch(errors_kernel, cl->k, THREADS, 0, set->stream, *cl));
 	if (!last)
 		GV_TRY(gv_gpu_means(cl, set->stream));
 	GV_CUDA_TRY(gv_download(set->found, cl->d_found, cl->k, set->stream));

@@ -640,7 +640,7 @@ gv_clusters_shape(GvClusters *cl, int64_t n, int32_t dims, int32_t k,
 	columns = std::min(gv_kmeans_columns > 0 ? (int64_t) gv_kmeans_columns :
 					   terms / piece / dims, (int64_t) k);
 	cl->n = n;
-	cl->slice_ends[0] = (uint32_t) n;
+	cl->nslices = 1;
 	cl->dims = dims;
 	cl->half_dims = (dims + 15) / 16 * 16;
 	cl->k = k;
