@@ -24,8 +24,9 @@
  *			times whatever the input, and needs memory for twice
  *			k + max(k / 8, 4,096) items
  * Each method then sorts k items and a few more: up to 8,192 items, or 4,096
- * of doubles, in shared memory, more items by CUB.  Doubles are selected by
- * method sample alone, whatever the spec's method.
+ * of doubles, in shared memory, more items by CUB.  Method multi is chosen: it
+ * is the quickest for random values (test/bench/PAPERS.md, "selectcard").
+ * Doubles are selected by method sample alone, whatever the spec's method.
  *
  * One thread at a time may use a selector, on the device that was current when
  * the selector was made.  A stream is a cudaStream_t, declared as void * so

@@ -9,11 +9,6 @@
 
 #include "gpu/select/rows.cuh"
 
-#define SPARSE		16			/* least columns for each of the k values if
-								 * WarpSelect is chosen, as in
-								 * src/cpu/select */
-#define MOST_WARP	128			/* largest k for which it is chosen: longer
-								 * queues take more than 4 items of a lane */
 #define CHUNK		(INT64_C(1) << 24)	/* values between two checks of
 										 * `stop` */
 #define GRANULES	(INT64_C(16) << 20) /* max bytes that a device adds when
@@ -45,12 +40,7 @@ gv_gpu_select_choose(const GvSelect *spec)
 {
 	if (spec->doubles)
 		return GV_SELECT_SAMPLE;
-	if (spec->method != GV_SELECT_AUTO)
-		return spec->method;
-	if (spec->k <= MOST_WARP && spec->k <= spec->columns / SPARSE)
-		return GV_SELECT_WARP;
-	return gv_multi_fits(spec->columns, spec->k) ? GV_SELECT_MULTI :
-		GV_SELECT_SAMPLE;
+	return spec->method == GV_SELECT_AUTO ? GV_SELECT_MULTI : spec->method;
 }
 
 extern "C" GvStatus

@@ -3,7 +3,7 @@
  *		k-selection alone, on a card: rows in its memory; answers against the
  *		portable engine's.
  *
- * usage: selectcard anchors|papers [methods]
+ * usage: selectcard anchors|papers chosen|methods uniform|alike|few
  * build: test/bench/selectcard.py does, runs this and makes tables of it
  *
  * Prints a line for each measurement: rows, columns, k, method, 1 if the
@@ -179,7 +179,10 @@ measure(Bench *bench, const GvSelect *spec)
 int
 main(int argc, char **argv)
 {
-	bool		of_papers = argc > 1 && strcmp(argv[1], "papers") == 0;
+	bool		of_papers = argc == 4 && strcmp(argv[1], "papers") == 0;
+	bool		by_methods = argc == 4 && strcmp(argv[2], "methods") == 0;
+	SelectValues kind = argc < 4 || strcmp(argv[3], "uniform") == 0 ? UNIFORM :
+		strcmp(argv[3], "alike") == 0 ? ALIKE : FEW;
 	const Shape *shapes = of_papers ? papers : anchors;
 	size_t		nshapes = of_papers ? std::size(papers) : std::size(anchors);
 	Bench		bench = {};
@@ -196,14 +199,14 @@ main(int argc, char **argv)
 					sizeof(float) * MOST_WANTED));
 	need(gv_gpu_selector(&bench.selector) == GV_OK, "selector");
 	need(gv_launch(select_fill_kernel, 1024, 256, 0, bench.stream,
-				   bench.d_values, bench.nvalues) == GV_OK, "fill");
+				   bench.d_values, bench.nvalues, kind) == GV_OK, "fill");
 	NEED(cudaStreamSynchronize(bench.stream));
 	for (size_t i = 0; i < nshapes; i++)
 	{
 		GvSelect	spec = {shapes[i].rows, shapes[i].columns, shapes[i].k,
 		GV_SELECT_AUTO};
 
-		if (argc < 3)
+		if (!by_methods)
 			measure(&bench, &spec);
 		else
 			for (GvSelectMethod method : {GV_SELECT_WARP, GV_SELECT_MULTI,

@@ -12,6 +12,7 @@ the same values, and is timed in the same way.
 	selectcard.py					the shapes that peers were measured at
 	selectcard.py --papers			the shapes of the papers' own experiments
 	selectcard.py --methods			each method, beside the chosen one
+	selectcard.py --values alike	from 16 to 20; few: 16 distinct ones
 	selectcard.py --peers FOLDER	beside RAFT
 """
 import os
@@ -31,6 +32,8 @@ def parse_arguments():
     parser = data.parser(__doc__)
     parser.add_argument("--papers", action="store_true")
     parser.add_argument("--methods", action="store_true")
+    parser.add_argument("--values", default="uniform",
+                        choices=["uniform", "alike", "few"])
     parser.add_argument("--arch", default=None,
                         help="the card's, such as 90a; asked for unless said")
     parser.add_argument("--peers", metavar="FOLDER",
@@ -45,9 +48,9 @@ def run(program, args):
     names = ["rows", "columns", "k", "method", "chosen", "us", "graph",
              "wrong"]
     out = subprocess.run(
-        [program, "papers" if args.papers else "anchors"] +
-        ["methods"] * args.methods, stdout=subprocess.PIPE, text=True,
-        check=True).stdout.splitlines()
+        [program, "papers" if args.papers else "anchors",
+         "methods" if args.methods else "chosen", args.values],
+        stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
     lines = []
     for text in out[1:]:
         line = dict(zip(names, text.split("\t")))
@@ -62,7 +65,7 @@ def run(program, args):
 class Torch:
     """torch.topk on the same shapes, where torch is."""
 
-    def __init__(self):
+    def __init__(self, kind):
         self.times = {}
         try:
             import torch
@@ -70,7 +73,9 @@ class Torch:
         except ImportError:
             self.torch = None
         if self.torch:
-            self.values = self.torch.rand(1 << 27, device="cuda")
+            values = self.torch.rand(1 << 27, device="cuda")
+            self.values = {"uniform": values, "alike": 16 + 4 * values,
+                           "few": (16 * values).floor()}[kind]
 
     def time(self, rows, columns, k):
         shape = (rows, columns, k)
@@ -148,13 +153,15 @@ def build(args):
 
 def main():
     args = parse_arguments()
+    if args.peers and args.values != "uniform":
+        cardbuild.fail("RAFT selects from uniform values")
     args.arch = args.arch or cardbuild.card_arch()
     card, lines = run(build(args), args)
     print("card:", card)
     raft = Raft(args.peers, lines, args.arch)
     if args.peers:
         print(cardpeers.versions(args.peers))
-    print_lines(lines, {"RAFT": raft, "torch": Torch()})
+    print_lines(lines, {"RAFT": raft, "torch": Torch(args.values)})
     sys.exit(any(line["wrong"] for line in lines))
 
 

@@ -9,9 +9,16 @@
 
 #include "cardtime.cuh"
 
+enum SelectValues
+{
+	UNIFORM,					/* from 0 to 1 */
+	ALIKE,						/* from 16 to 20: 11 bits are the same */
+	FEW							/* 16 distinct ones */
+};
+
 /* values [n], the same whatever the grid. */
 static __global__ void
-select_fill_kernel(float *values, int64_t n)
+select_fill_kernel(float *values, int64_t n, SelectValues kind)
 {
 	int64_t		i = (int64_t) blockIdx.x * blockDim.x + threadIdx.x;
 
@@ -23,6 +30,10 @@ select_fill_kernel(float *values, int64_t n)
 		z = (z ^ z >> 27) * UINT64_C(0x94D049BB133111EB);
 		z ^= z >> 31;
 		values[i] = (float) (z >> 40) / 16777216.0f;
+		if (kind == ALIKE)
+			values[i] = 16.0f + 4.0f * values[i];
+		else if (kind == FEW)
+			values[i] = floorf(16.0f * values[i]);
 	}
 }
 

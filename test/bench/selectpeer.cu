@@ -98,7 +98,7 @@ main(int argc, char **argv)
 	NEED(cudaMalloc((void **) &peer.d_values, sizeof(float) * peer.nvalues));
 	NEED(cudaMalloc((void **) &peer.d_selected, sizeof(float) * MOST_WANTED));
 	NEED(cudaMalloc((void **) &peer.d_positions, sizeof(int) * MOST_WANTED));
-	select_fill_kernel<<<1024, 256>>>(peer.d_values, peer.nvalues);
+	select_fill_kernel<<<1024, 256>>>(peer.d_values, peer.nvalues, UNIFORM);
 	NEED(cudaDeviceSynchronize());
 	for (int i = 1; i + 2 < argc; i += 3)
 	{
