@@ -134,16 +134,17 @@ def load(name):
     return DataSet(name, np.ascontiguousarray(base, np.float32), query, known)
 
 
-def vector_records(ids, x):
-    """Binary COPY records of (int, vector)."""
+def vector_records(ids, x, number=">f4"):
+    """Binary COPY records of (int, vector) or, with ">f2", (int, halfvec)."""
     import numpy as np
     n, d = x.shape
+    bytes = np.dtype(number).itemsize
     records = np.zeros(n, dtype=[
         ("fields", ">i2"), ("id_bytes", ">i4"), ("id", ">i4"),
         ("v_bytes", ">i4"), ("d", ">i2"), ("unused", ">i2"),
-        ("v", ">f4", (d,))])
+        ("v", number, (d,))])
     records["fields"], records["id_bytes"], records["id"] = 2, 4, ids
-    records["v_bytes"], records["d"], records["v"] = 4 + 4 * d, d, x
+    records["v_bytes"], records["d"], records["v"] = 4 + bytes * d, d, x
     return records
 
 
@@ -166,7 +167,8 @@ def real_records(ids, x):
 def copy_stream(x, column_type, first_id=0):
     """Chunks of a binary COPY of (row number, row)."""
     import numpy as np
-    make = real_records if column_type == "real[]" else vector_records
+    make = {"real[]": real_records, "vector": vector_records,
+            "halfvec": lambda *of: vector_records(*of, ">f2")}[column_type]
     yield COPY_HEADER
     for at in range(0, len(x), COPY_ROWS):
         part = x[at:at + COPY_ROWS]

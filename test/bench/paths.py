@@ -3,12 +3,13 @@
 that libpq's environment variables name.  test/bench/run.sh makes it; it and
 this program are on one host.
 
-usage: paths.py KEYS[,KEYS...] [--pairs N] [--edges] [--apart N]
+usage: paths.py KEYS[,KEYS...] [--pairs N] [--edges] [--apart N] [--loaders N]
 
 Of a key's ten neighbors six are next to it in a hidden circle and four are
 anywhere, as clusters and what joins them.  The table is as
 gpuvec_knn_graph_arrays returns it, with --edges as gpuvec_knn_graph does.  Keys
-are numbers from 0 on, or with --apart every so many'th.
+are numbers from 0 on, or with --apart every so many'th.  Portions of keys are
+made by --loaders processes, and are the same whoever makes them.
 Prints for each pair of keys what the path is and what it took: seconds,
 processor seconds, and the most memory and temporary files at a time.
 """
@@ -21,10 +22,11 @@ TABLE = "paths"
 PORTION = 1 << 18               # keys
 OFFSETS = [-1, 1, -2, 2, -3, 3]
 STEP = 0x9E3779B1               # of keys round the circle; an odd prime
+SPREADS = 1 << 16
 
 
 def parse_arguments():
-    parser = data.parser(__doc__)
+    parser = server.options(data.parser(__doc__), loaders=1)
     parser.add_argument("keys", type=server.numbers(int))
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--edges", action="store_true",
@@ -33,18 +35,24 @@ def parse_arguments():
     return parser.parse_args()
 
 
-def graph(nkeys):
-    """(keys, neighbors [n][10], distances [n][10]) of a portion at a time."""
+def graph(nkeys, first=0, apart=1):
+    """(keys, neighbors [n][10], distances [n][10]) of every so many'th portion
+    from number `first` on."""
     import numpy as np
-    rng = np.random.default_rng(nkeys)
-    spread = rng.lognormal(0, .5, nkeys)        # of the rows around a key
+    # of the rows around a key, by a hash of the key
+    spreads = np.random.default_rng(nkeys).lognormal(0, .5, SPREADS)
     reach = np.abs(OFFSETS).tolist() + [4] * 4
-    for first in range(0, nkeys, PORTION):
-        keys = np.arange(first, min(first + PORTION, nkeys))[:, None]
+
+    def spread(keys):
+        return spreads[(keys * 0x2545F4914F6CDD1D >> 40) % SPREADS]
+
+    for at in range(first * PORTION, nkeys, apart * PORTION):
+        rng = np.random.default_rng([nkeys, at])
+        keys = np.arange(at, min(at + PORTION, nkeys))[:, None]
         # the place of key i is i / STEP modulo nkeys
         near = (keys + STEP * np.array(OFFSETS)) % nkeys
         neighbors = np.hstack([near, rng.integers(0, nkeys, (len(keys), 4))])
-        distances = spread[keys] * spread[neighbors] * reach
+        distances = spread(keys) * spread(neighbors) * reach
         order = np.argsort(distances, axis=1)
         yield keys[:, 0], *(np.take_along_axis(x, order, axis=1)
                             for x in (neighbors, distances))
@@ -77,13 +85,19 @@ def records(portions):
     yield dataset.COPY_TRAILER
 
 
+def load_portions(first, nkeys, args):
+    with server.connect() as conn:
+        server.copy_in(conn, TABLE, records(
+            (keys * args.apart, neighbors * args.apart, distances)
+            for keys, neighbors, distances in graph(nkeys, first,
+                                                    args.loaders)))
+
+
 def load(conn, nkeys, args):
     conn.execute("DROP TABLE IF EXISTS %s, %s_edges" % (TABLE, TABLE))
     conn.execute("CREATE UNLOGGED TABLE %s (key bigint, neighbors bigint[], "
                  "distances float8[])" % TABLE)
-    server.copy_in(conn, TABLE, records(
-        (keys * args.apart, neighbors * args.apart, distances)
-        for keys, neighbors, distances in graph(nkeys)))
+    server.in_processes(args.loaders, load_portions, nkeys, args)
     table = TABLE
     if args.edges:
         table += "_edges"
@@ -91,7 +105,7 @@ def load(conn, nkeys, args):
             "CREATE UNLOGGED TABLE %s AS SELECT key, neighbor, rank::int, "
             "distance FROM %s, unnest(neighbors, distances) WITH ORDINALITY "
             "AS e (neighbor, distance, rank)" % (table, TABLE))
-    conn.execute("VACUUM (FREEZE) " + table)
+    server.settle(conn, table, args.loaders)
     return table
 
 
@@ -123,10 +137,10 @@ def main():
     with server.connect() as conn:
         server.extensions(conn, "gpuvec")
         for nkeys in args.keys:
-            table = load(conn, nkeys, args)
-            print("%d keys, %d MB\n%12s %12s %6s %8s %8s %9s %8s %8s" % (
+            took, table = server.timed(load, conn, nkeys, args)
+            print("%d keys, %d MB, loaded in %.1f s\n%12s %12s %6s %8s %8s %9s %8s %8s" % (
                 nkeys, server.one(conn, "SELECT pg_table_size(%s)", table)
-                / large.MB, "source", "target", "steps", "largest", "seconds",
+                / large.MB, took, "source", "target", "steps", "largest", "seconds",
                 "processor", "MB", "MB disk"), flush=True)
             for i in range(args.pairs):
                 measure(table, *((i + 1) * STEP * prime % nkeys * args.apart

@@ -2,6 +2,7 @@
 name: load, warm, time, and say what it is.  test/bench/run.sh makes it."""
 import datetime
 import json
+import multiprocessing
 import os
 import re
 import subprocess
@@ -33,6 +34,7 @@ OPTIONS = {
                 "only those whose names begin so"),
     "maintenance_work_mem": ("--maintenance-work-mem", str, "SIZE",
                              "of sessions that build"),
+    "loaders": ("--loaders", int, "N", "processes that make and copy rows"),
 }
 
 
@@ -92,6 +94,29 @@ def copy_in(conn, table, chunks):
                             % table) as copy:
         for chunk in chunks:
             copy.write(chunk)
+
+
+def in_processes(n, work, *args):
+    """Runs work(i, *args) in n processes, i = 0 .. n - 1."""
+    running = [multiprocessing.Process(target=work, args=(i, *args))
+               for i in range(n)]
+    for process in running:
+        process.start()
+    for process in running:
+        process.join()
+        if process.exitcode:
+            sys.exit("bench: a process failed")
+
+
+def settle(conn, table, workers):
+    """Does what the first reading of a table would do, side by side: VACUUM
+    (FREEZE) writes as much by one process alone."""
+    set_all(conn, {"max_parallel_workers_per_gather": workers})
+    conn.execute("ALTER TABLE %s SET (parallel_workers = %d)"
+                 % (table, workers))
+    conn.execute("SELECT count(*) FROM " + table)
+    conn.execute("RESET max_parallel_workers_per_gather")
+    conn.execute("ANALYZE " + table)
 
 
 def load(conn, table, x, column_type, more=()):

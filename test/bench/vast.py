@@ -9,15 +9,13 @@ processes as --loaders says, each of which copies its own into one unlogged
 table; no file of ours has them.  Then CREATE INDEX; where gpuvecd is, its
 mirror; the exact neighbors of held-out queries, by gpuvec_exact_search; recall,
 and queries/s of pgbench's clients; queries at once, by gpuvec_search.  With
---queries 0 an index is only made.
+--queries 0 an index is only made.  With --graph, a graph by each index, which
+is counted and not kept.
 
 Rows are as those of data.py's synthetic sets.
 """
 import json
-import multiprocessing
 import os
-import sys
-import time
 
 import data
 import dataset
@@ -28,18 +26,20 @@ K = 10
 TABLE, INDEX, QUERIES = "vast", "vast_v", "vast_queries"
 PORTION = 1 << 17               # rows
 RECALLS = [.95, .99]
+JUDGED = 200                    # rows of a graph
 TURNS = 3                       # of queries at once
 
 
 def parse_arguments():
     parser = server.options(data.parser(__doc__), maintenance_work_mem="12GB",
-                            queries=1000, clients=[1, 16, 64], seconds=5)
+                            queries=1000, clients=[1, 16, 64], seconds=5,
+                            loaders=max(1, len(os.sched_getaffinity(0)) - 2))
     parser.add_argument("rows", type=server.numbers(int),
                         help="of one table after another")
     for name in ("dims", "seed"):
         parser.add_argument(name, type=int)
-    parser.add_argument("--loaders", type=int,
-                        default=max(1, len(os.sched_getaffinity(0)) - 2))
+    parser.add_argument("--type", default="vector",
+                        choices=["vector", "halfvec"])
     parser.add_argument("--workers", type=int, default=8,
                         help="max_parallel_maintenance_workers")
     parser.add_argument("--with", dest="options", action="append",
@@ -48,6 +48,8 @@ def parse_arguments():
     parser.add_argument("--at-once", type=server.numbers(int),
                         default=[1000, 10000], metavar="N,...",
                         help="queries of gpuvec_search")
+    parser.add_argument("--graph", type=int, default=0, metavar="K",
+                        help="a graph of so many neighbors, too")
     args = parser.parse_args()
     args.options = args.options or [""]
     return args
@@ -75,38 +77,29 @@ class Rows:
                                    *self.structure, count)
 
 
-def load_portions(args, nrows, first):
+def load_portions(first, args, nrows):
     """What one process loads: every so many'th portion from the first on."""
     rows = Rows(args.dims, args.seed)
     with server.connect() as conn:
         for at in range(first * PORTION, nrows, args.loaders * PORTION):
             part = rows.portion(at // PORTION, min(PORTION, nrows - at))
             server.copy_in(conn, TABLE,
-                           dataset.copy_stream(part, "vector", at))
+                           dataset.copy_stream(part, args.type, at))
 
 
 def load_queries(conn, args):
     server.load(conn, QUERIES, Rows(args.dims, args.seed).portion(
-        -1, max([args.queries] + args.at_once)), "vector")
+        -1, max([args.queries] + args.at_once)), args.type)
 
 
 def load(conn, args, nrows):
     conn.execute("DROP TABLE IF EXISTS " + TABLE)
-    conn.execute("CREATE UNLOGGED TABLE %s (id int, v vector(%d))"
-                 % (TABLE, args.dims))
-    begin = time.monotonic()
-    loaders = [multiprocessing.Process(target=load_portions,
-                                       args=(args, nrows, i))
-               for i in range(args.loaders)]
-    for loader in loaders:
-        loader.start()
-    for loader in loaders:
-        loader.join()
-        if loader.exitcode:
-            sys.exit("vast: a loader failed")
-    loaded = time.monotonic() - begin
-    conn.execute("VACUUM (FREEZE) " + TABLE)
-    say("load", rows=nrows, seconds=loaded, vacuum=time.monotonic() - begin - loaded,
+    conn.execute("CREATE UNLOGGED TABLE %s (id int, v %s(%d))"
+                 % (TABLE, args.type, args.dims))
+    loaded, _ = server.timed(server.in_processes, args.loaders, load_portions,
+                             args, nrows)
+    settled, _ = server.timed(server.settle, conn, TABLE, args.loaders)
+    say("load", rows=nrows, seconds=loaded, first_reading=settled,
         bytes=server.one(conn, "SELECT pg_table_size(%s)", TABLE))
 
 
@@ -119,13 +112,36 @@ def build(conn, args, options):
         "max_parallel_maintenance_workers": args.workers})
     with large.Took(conn) as took:
         _, _, phases = server.build(conn, server.index_statement(
-            TABLE, "v vector_l2_ops", options))
+            TABLE, "v %s_l2_ops" % args.type, options))
     say("build", **took.as_json(), phases=phases,
         **server.index_info(conn, INDEX))
     for row in conn.execute("SELECT recall, probes, candidates FROM"
                             " gpuvec_calibration(%s) WHERE k = %s",
                             [INDEX, K]).fetchall():
         say("calibration", recall=row[0], probes=row[1], candidates=row[2])
+
+
+def graph(conn, args, nrows):
+    """Of JUDGED rows exact neighbors are found, too; each is its own nearest."""
+    judged = "id %% %d = 0" % max(nrows // JUDGED, 1)
+    with large.Took(conn) as took:
+        keys, distance, found = conn.execute(
+            "SELECT count(*), avg(distances[%d]), json_object_agg(key,"
+            " neighbors) FILTER (WHERE %s) FROM gpuvec_knn_graph_arrays('%s',"
+            " 'id', 'v', %d, 'l2', 'index')" % (
+                args.graph, judged.replace("id", "key"), TABLE,
+                args.graph)).fetchone()
+    say("graph", **took.as_json(), keys=keys, mean_distance=distance)
+    ids, vectors = conn.execute(
+        "SELECT array_agg(id ORDER BY id), array_agg(v::real[] ORDER BY id)"
+        " FROM %s WHERE %s" % (TABLE, judged)).fetchone()
+    hits = 0
+    for query, row in conn.execute(
+            "SELECT query, id FROM gpuvec_exact_search('%s', 'v', %%s::real[],"
+            " %d, 'l2') JOIN %s ON ctid = tid"
+            % (TABLE, args.graph + 1, TABLE), [vectors]).fetchall():
+        hits += row in found[str(ids[query - 1])]
+    say("graph's recall", recall=hits / args.graph / len(ids))
 
 
 def mirror(conn):
@@ -191,10 +207,13 @@ def main():
             truth = exact(conn, args) if args.queries else None
             for options in args.options:
                 build(conn, args, options)
+                if args.graph:
+                    graph(conn, args, nrows)
+                if truth is None:
+                    continue
                 if server.one(conn, "SHOW gpuvec.server") != "off":
                     mirror(conn)
-                if truth is not None:
-                    measure(conn, args, truth)
+                measure(conn, args, truth)
 
 
 if __name__ == "__main__":

@@ -55,9 +55,9 @@
 #				of test/bench/selectpapers.py (ranks or rows)
 #	cores		SQL without the card, on all of the host's cores, beside
 #				pgvector's indexes and Faiss: ARGUMENT... are those of
-#				test/bench/compare.py or, behind the word inserts or where, of
-#				test/bench/inserts.py or where.py, which need numpy, too;
-#				compare also matplotlib, and faiss-cpu for --faiss
+#				test/bench/compare.py or, behind the word inserts, where or
+#				paths, of that program, which needs numpy, too; compare also
+#				matplotlib, and faiss-cpu for --faiss
 #
 # GPUVEC_UNIT_MATMUL=own|cublas: kernels and sanitize with one of both; for SQL
 # GPUVEC_TEST_MATMUL, likewise.
@@ -333,7 +333,7 @@ measure() {
 		'max_parallel_workers_per_gather = 0' \
 		"dynamic_shared_memory_type = $(shared_memory_type)" "$@"
 	case $program in
-	setsql | many) ;;
+	setsql | many | paths) ;;
 	*)
 		export PGVECTOR_OPTFLAGS=${PGVECTOR_OPTFLAGS--march=native}
 		"$GV_ROOT/test/pgvector.sh" "$GV_PG_CONFIG"
@@ -412,12 +412,13 @@ stage_papers() {
 stage_cores() {
 	local program=compare
 	case ${ARGUMENTS[0]:-} in
-	compare | inserts | where)
+	compare | inserts | where | paths)
 		program=${ARGUMENTS[0]}
 		ARGUMENTS=("${ARGUMENTS[@]:1}")
 		;;
 	esac
-	ARGUMENTS+=(--maintenance-work-mem "$(build_mb)MB")
+	[ "$program" = paths ] ||
+		ARGUMENTS+=(--maintenance-work-mem "$(build_mb)MB")
 	measure "$program" 'gpuvec.server = off' 'gpuvec.engine = cpu' \
 		"max_parallel_maintenance_workers = $(($(nproc) - 1))"
 }
