@@ -56,7 +56,7 @@ static int64_t
 batch_rows(const GvSetSpec *spec)
 {
 	return std::min(spec->nrows, spec->nlists > 0 ?
-					gv_gpu_exact_lists_batch(spec->dims) :
+					gv_gpu_exact_lists_batch(spec) :
 					std::min(BATCH_BYTES / (4 * (int64_t) spec->dims),
 							 MOST_BATCH));
 }

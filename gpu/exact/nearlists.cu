@@ -199,9 +199,11 @@ shape(GvExactByList *lists, const GvSetSpec *spec, int64_t kept,
 }
 
 int64_t
-gv_gpu_exact_lists_batch(int32_t dims)
+gv_gpu_exact_lists_batch(const GvSetSpec *spec)
 {
-	return std::min(MOST_BATCH_BYTES / (4 * (int64_t) dims),
+	int64_t		most = spec->own ? GV_SET_OWN_BYTES : MOST_BATCH_BYTES;
+
+	return std::min(most / (4 * (int64_t) spec->dims),
 					gv_exact_batch > 0 ? gv_exact_batch : MOST_BATCH);
 }
 

@@ -129,7 +129,7 @@ typedef enum GvSetMetric
 #define GV_SET_MAX_QUERIES	(1 << 26)
 #define GV_SET_MAX_CLUSTERS	(1 << 24)
 #define GV_SET_MAX_PASSES	1001
-#define GV_SET_OWN_BYTES	((int64_t) 16 << 30)
+#define GV_SET_OWN_BYTES	((int64_t) 64 << 30)
 #define GV_SET_SLICES		8	/* of the rows, for sums of k-means */
 #define GV_SET_LEVELS		3	/* of the pairwise sum of slices */
 

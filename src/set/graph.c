@@ -72,6 +72,9 @@
 /* Average number of rows in a list, if the index has enough lists. */
 #define ROWS_OF_LIST	1000
 
+/* Number of lists from which on assigning rows to more lists takes longer. */
+#define MOST_LISTS		32768
+
 /* Iterations of k-means over the centroids, and its random seed. */
 #define ITERATIONS		5
 #define SEED			0
@@ -453,7 +456,7 @@ get_lists(const Pairs *pairs)
 {
 	IvfpqLists	lists = {0};
 	const IvfpqTable *rows = pairs->rows;
-	int64		most = Min(Max(rows->nrows / ROWS_OF_LIST, 1), GV_SET_MAX_K);
+	int64		most = Min(Max(rows->nrows / ROWS_OF_LIST, 1), MOST_LISTS);
 
 	if (pairs->index == NULL)
 		ereport(ERROR,

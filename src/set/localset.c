@@ -37,12 +37,17 @@
  * The queries that gpuvecd gets at a time, and their results, take 1 /
  * SERVER_DIVISOR of gpuvecd's memory, or SERVER_BYTES if that is more.  The
  * queries and results never take more than 1 / SERVER_MOST of the memory,
- * because gpuvecd refuses work for which it has no memory.  Rows that gpuvecd
- * keeps may take another 1 / SERVER_MOST.
+ * because gpuvecd refuses work for which it has no memory.
  */
 #define SERVER_DIVISOR	16
 #define SERVER_BYTES	((int64) 1 << 30)
 #define SERVER_MOST		4
+
+/*
+ * Rows that gpuvecd keeps may take 1 / KEPT_DIVISOR of its memory: buffers are
+ * a quarter larger, and half copies of all rows take half as much again.
+ */
+#define KEPT_DIVISOR	3
 
 struct IvfpqLocalSet
 {
@@ -261,5 +266,5 @@ IvfpqLocalSetKeeps(int64 nrows, int dims)
 
 	return (ivfpq_engine == IVFPQ_ENGINE_GPU ? IvfpqServerIsWanted() :
 			IvfpqServerHasDevice()) && nrows <= GV_SET_OWN_BYTES / row &&
-		nrows * row <= IvfpqServerMemory(true) / SERVER_MOST;
+		nrows * row <= IvfpqServerMemory(true) / KEPT_DIVISOR;
 }

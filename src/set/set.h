@@ -136,7 +136,7 @@ extern int64 IvfpqLocalSetQueries(const GvSetSpec *spec,
 
 /*
  * Returns whether gpuvecd may keep this many rows, so that a set can be asked
- * about them several times.  The rows may take a quarter of a device's memory,
+ * about them several times.  The rows may take a third of a device's memory,
  * and GV_SET_OWN_BYTES at most.  If gpuvecd has no device, it would keep the
  * rows in the host's memory, so in this case the function returns true only if
  * gpuvec.engine = gpu.

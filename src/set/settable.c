@@ -512,6 +512,7 @@ most_rows(const IvfpqTable *table)
 	double		nrows;
 	double		visible;
 	double		fit;
+	Size		bytes;			/* least bytes of a row in these pages */
 
 	estimate_rel_size(table->rel, NULL, &npages, &nrows, &visible);
 	nblocks = npages;
@@ -523,7 +524,10 @@ most_rows(const IvfpqTable *table)
 		nblocks = RelationGetNumberOfBlocks(rel);
 		table_close(rel, AccessShareLock);
 	}
-	fit = (double) nblocks * BLCKSZ / toast_datum_size(table->vector);
+	bytes = toast_datum_size(table->vector);
+	if (!VARATT_IS_EXTERNAL(DatumGetPointer(table->vector)))
+		bytes += MAXALIGN(SizeofHeapTupleHeader) + sizeof(ItemIdData);
+	fit = (double) nblocks * BLCKSZ / bytes;
 	return (int64) Max(Min(fit, 1.25 * nrows + MARKED_ROWS), 1);
 }
 
