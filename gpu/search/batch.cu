@@ -149,13 +149,14 @@ set_shape(const GvMirror *mirror, const GvSearch *searches, int32_t n,
 	memset(batch, 0, sizeof(*batch));
 	batch->n = n;
 	batch->asked = searches[0].asked != NULL;
+	batch->steps = searches[0].steps;
 	for (int32_t i = 0; i < n; i++)
 	{
 		const GvSearch *search = &searches[i];
 		const GvCondition *condition = search->condition;
 
 		batch->nprobe = std::max(batch->nprobe, search->probes);
-		if (!search->by_number)
+		if (!search->by_number && search->steps != GV_STEPS_SCAN)
 			batch->nselected = std::max(batch->nselected, search->probes);
 		batch->listed |= !search->sums;
 		batch->k = std::max(batch->k, search->capacity);
@@ -170,7 +171,8 @@ set_shape(const GvMirror *mirror, const GvSearch *searches, int32_t n,
 	}
 	batch->nprobe = std::min(batch->nprobe, mirror->spec.nlists);
 	batch->nselected = std::min(batch->nselected, mirror->spec.nlists);
-	batch->postings = most_postings(mirror, batch->nprobe);
+	batch->postings = batch->steps == GV_STEPS_LISTS ? 0 :
+		most_postings(mirror, batch->nprobe);
 }
 
 /*
@@ -248,6 +250,8 @@ place_sub_batch(const GvDeviceModel *model, const GvSearcher *searcher,
 		own->place(&batch->d_asked, n * model->dims);
 	}
 	in->place(&batch->in_params, n);
+	if (batch->steps == GV_STEPS_SCAN)
+		in->place(&batch->in_probed, nprobes);
 	own->place(&batch->d_params, n);
 	own->place(&batch->d_tables, n * gv_table_floats(&model->shape));
 	shared->place(&batch->d_coarse,
@@ -279,7 +283,8 @@ place_sub_batch(const GvDeviceModel *model, const GvSearcher *searcher,
 	else if (batch->list_slices.select_by != 0 && gv_gpu_bins_postings(batch))
 		gv_gpu_place_bins(batch, shared->memory, &shared->bytes);
 	own->place(&batch->d_search_counts, n);
-	if (gv_gpu_coarse_filter_pays(model, batch))
+	if (batch->steps != GV_STEPS_SCAN &&
+		gv_gpu_coarse_filter_pays(model, batch))
 	{
 		GvCoarseFilter *filter = &batch->filter;
 
@@ -549,6 +554,12 @@ upload_some(const GvDeviceModel *model, const GvBatch *batch,
 					   model->dims * sizeof(float));
 		}
 		params[i].nprobe = searches[i].probes;
+		if (batch->steps == GV_STEPS_SCAN)
+		{
+			params[i].nprobe = searches[i].nprobed;
+			memcpy((GvProbe *) batch->in_probed + (size_t) i * batch->nprobe,
+				   searches[i].probed, searches[i].nprobed * sizeof(GvProbe));
+		}
 		params[i].k = searches[i].capacity;
 		params[i].by_number = searches[i].by_number;
 		params[i].sums = searches[i].sums;

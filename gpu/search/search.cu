@@ -68,6 +68,8 @@ first_steps(const GvDeviceModel *model, const GvBatch *batch,
 			GvSearcher *searcher)
 {
 	GV_TRY(gv_gpu_table(model, batch, searcher->stream));
+	if (batch->steps == GV_STEPS_SCAN)
+		return gv_gpu_take_lists(model, batch, searcher);
 	if (batch->filter.d_half_queries != NULL)
 		return gv_gpu_coarse_filter(model, batch, searcher);
 	GV_TRY(gv_gpu_coarse(model, batch, searcher->stream));
@@ -79,6 +81,8 @@ run_steps(const GvDeviceModel *model, const GvBatch *batch,
 		  GvSearcher *searcher)
 {
 	GV_TRY(first_steps(model, batch, searcher));
+	if (batch->steps == GV_STEPS_LISTS)
+		return GV_OK;
 	GV_TRY(gv_gpu_scan(model, batch, searcher));
 	return last_steps(model, batch, searcher);
 }
@@ -602,6 +606,7 @@ copied_batch(const GvBatch *batch)
 	copied.in_queries = batch->d_queries;
 	copied.in_asked = batch->d_asked;
 	copied.in_params = batch->d_params;
+	copied.in_probed = batch->d_probed;
 	copied.out_probed = batch->d_probed;
 	copied.out_hits = batch->d_hits;
 	copied.out_counts = batch->d_search_counts;
@@ -617,6 +622,9 @@ copy_in(const GvBatch *batch, cudaStream_t stream)
 	const char *in = (const char *) batch->in_queries;
 	const char *end = (const char *) (batch->in_params + batch->n);
 
+	if (batch->steps == GV_STEPS_SCAN)
+		GV_CUDA_TRY(gv_upload(batch->d_probed, batch->in_probed,
+							  (int64_t) batch->n * batch->nprobe, stream));
 	return gv_cuda_status(gv_upload((char *) batch->d_queries, in, end - in,
 									stream));
 }
@@ -763,7 +771,6 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 			if (batch->sampled)
 				batch->out_sample = searcher->near +
 					(int64_t) done * GV_COUNT_PARTS;
-			place_answers(batch, searches + done, turn.taken[i]);
 			done += turn.taken[i];
 		}
 		/* the stream may still expect answers of an earlier sub-batch */
@@ -773,6 +780,9 @@ start(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 		else
 			GV_TRY(start_sub_batch(model, &turn, some, n <= MOST_EXPECTED,
 								   stream));
+		/* queries, and lists that are passed in, were uploaded */
+		for (int i = 0; i < turn.nbatches; some += turn.taken[i++])
+			place_answers(&turn.batches[i], some, turn.taken[i]);
 		stream = stream == searcher ? searcher->second_stream : searcher;
 	}
 	return GV_OK;
@@ -967,7 +977,7 @@ begin_searches(GvSearcher *searcher, GvMirror *mirror, GvSearch *searches,
 			 !gv_same_form(&searches[i].condition->form, &mirror->spec.keys)))
 			return GV_INVALID;
 	GV_TRY(gv_choose_device(searcher->device));
-	searcher->last_only = searches[0].given;
+	searcher->last_only = searches[0].steps == GV_STEPS_LAST;
 	if (!searcher->last_only)
 		GV_TRY(prepare(searcher, mirror, searches, n));
 	if (searcher->version != mirror->version)

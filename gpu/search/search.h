@@ -153,6 +153,8 @@ struct GvBatch
 								 * gv_pdl_wait */
 	bool		by_list;		/* scanned by bylist.cu */
 	bool		asked;			/* distances are requested */
+	GvSearchSteps steps;		/* not GV_STEPS_LAST, which needs no batch of
+								 * all steps */
 	bool		listed;			/* some searches request more than sums; if
 								 * not, arrays of probes and matches in the
 								 * answers have no elements */
@@ -168,6 +170,7 @@ struct GvBatch
 	const float *in_asked;		/* [n][dims] queries as they were asked; used
 								 * only if `asked` */
 	const GvSearchParams *in_params;	/* [n] */
+	const GvProbe *in_probed;	/* [n][nprobe]; GV_STEPS_SCAN only */
 	float	   *d_queries;
 	float	   *d_asked;
 	GvSearchParams *d_params;
@@ -480,7 +483,8 @@ extern int32_t gv_gpu_coarse_rows(const GvDeviceModel *model, int32_t n,
 
 /*
  * Functions of select.cu, which selects the nearest lists and the best
- * postings.  gv_gpu_place_slices places the arrays of first passes in
+ * postings.  gv_gpu_take_lists makes what gv_gpu_select_lists makes from lists
+ * that were chosen before.  gv_gpu_place_slices places the arrays of first passes in
  * `memory`, from offset *bytes on.  gv_gpu_can_sift returns whether sift.cuh
  * can select the best postings with one block of threads for each query.
  * gv_gpu_sorts_postings returns whether a sort must select the best postings,
@@ -489,6 +493,9 @@ extern int32_t gv_gpu_coarse_rows(const GvDeviceModel *model, int32_t n,
 extern GvStatus gv_gpu_select_lists(const GvDeviceModel *model,
 									const GvBatch *batch,
 									GvSearcher *searcher);
+extern GvStatus gv_gpu_take_lists(const GvDeviceModel *model,
+								  const GvBatch *batch,
+								  const GvSearcher *searcher);
 extern GvStatus gv_gpu_select_postings(const GvDeviceModel *model,
 									   const GvBatch *batch,
 									   GvSearcher *searcher);

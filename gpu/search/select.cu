@@ -1257,6 +1257,31 @@ gv_gpu_select_lists(const GvDeviceModel *model, const GvBatch *batch,
 			launch_select<AllLists, MANY, MOST_KEYS>) (model, batch, stream);
 }
 
+/* A block numbers the lists of query blockIdx.x, which were chosen before. */
+static __global__ void __launch_bounds__(GV_SIFT_THREADS)
+take_lists_kernel(GvDeviceModel model, GvBatch batch)
+{
+	__shared__ GvNumbering numbering;
+	int			query = blockIdx.x;
+	const GvProbe *probes = batch.in_probed + (int64_t) query * batch.nprobe;
+
+	gv_pdl_trigger_after_wait();
+	gv_number_lists<1>(model, batch, query, batch.d_params[query].nprobe,
+					   [&](int i)
+	{
+		return GvListItem {gv_ordered(probes[i].base),
+			(uint32_t) probes[i].list};
+	}, numbering);
+}
+
+GvStatus
+gv_gpu_take_lists(const GvDeviceModel *model, const GvBatch *batch,
+				  const GvSearcher *searcher)
+{
+	return gv_launch_step(take_lists_kernel, batch->n, GV_SIFT_THREADS, 0,
+						  searcher->stream, model, batch);
+}
+
 /*
  * Launches the selection of postings, which makes d_hits and all other answers
  * except bounds from d_scores.

@@ -10,6 +10,7 @@
 #include "test/oracle/gv_cpu_mirror.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* Blocks that one gv_scan reads. */
 #define BLOCKS		64
@@ -110,6 +111,9 @@ place_answers(GvSearcher *searcher, const GvMirrorSpec *spec,
 		GvSearch   *search = &searches[i];
 		size_t		capacity = (size_t) search->capacity;
 
+		if (search->steps == GV_STEPS_SCAN)
+			memcpy(next, search->probed,
+				   (size_t) search->nprobed * sizeof(GvProbe));
 		search->probed = (GvProbe *) next;
 		search->hits = (GvHit *) (search->probed + most_probes(spec, search));
 		next = (char *) (search->hits + capacity);
@@ -435,6 +439,24 @@ measure_given(GvSearcher *searcher, const GvMirror *mirror, GvSearch *searches,
 	return status;
 }
 
+/* What follows the choice of lists. */
+static GvStatus
+search_lists(GvSearcher *searcher, const GvMirror *mirror, GvSearch *search)
+{
+	GvStatus	status = make_table(searcher, mirror, search->query);
+
+	if (status == GV_OK)
+		status = scan_lists(searcher, mirror, search);
+	gv_cpu_sort_hits(search);
+	if (status == GV_OK)
+		status = count_nearer(searcher, mirror, search);
+	if (status == GV_OK && search->bounded)
+		status = gv_cpu_bound_hits(mirror, search);
+	if (status == GV_OK && search->asked != NULL)
+		status = gv_cpu_measure_hits(mirror, search);
+	return status;
+}
+
 /* See gv_mirror_search. */
 GvStatus
 gv_cpu_mirror_begin(GvSearcher *searcher, GvMirror *mirror,
@@ -451,7 +473,7 @@ gv_cpu_mirror_begin(GvSearcher *searcher, GvMirror *mirror,
 			(searches[i].condition != NULL &&
 			 !gv_same_form(&searches[i].condition->form, &mirror->spec.keys)))
 			return GV_INVALID;
-	if (searches[0].given)
+	if (searches[0].steps == GV_STEPS_LAST)
 		return measure_given(searcher, mirror, searches, n);
 	status = place_answers(searcher, &mirror->spec, searches, n);
 	for (i = 0; status == GV_OK && i < n; i++)
@@ -463,18 +485,10 @@ gv_cpu_mirror_begin(GvSearcher *searcher, GvMirror *mirror,
 		search->matched = 0;
 		search->nearer = 0;
 		search->nearer_squares = 0;
-		status = find_lists(searcher, mirror, search);
-		if (status == GV_OK)
-			status = make_table(searcher, mirror, search->query);
-		if (status == GV_OK)
-			status = scan_lists(searcher, mirror, search);
-		gv_cpu_sort_hits(search);
-		if (status == GV_OK)
-			status = count_nearer(searcher, mirror, search);
-		if (status == GV_OK && search->bounded)
-			status = gv_cpu_bound_hits(mirror, search);
-		if (status == GV_OK && search->asked != NULL)
-			status = gv_cpu_measure_hits(mirror, search);
+		if (search->steps != GV_STEPS_SCAN)
+			status = find_lists(searcher, mirror, search);
+		if (status == GV_OK && search->steps != GV_STEPS_LISTS)
+			status = search_lists(searcher, mirror, search);
 		if (search->sums)
 		{
 			search->probed = NULL;

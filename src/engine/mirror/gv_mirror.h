@@ -250,6 +250,22 @@ typedef struct GvRowDistance
 } GvRowDistance;
 
 /*
+ * The steps of a search that are requested.  Lists and hits that are passed in
+ * may have been found by another mirror.  Only gv_multisearch.c requests
+ * GV_STEPS_LISTS and GV_STEPS_SCAN.
+ */
+typedef enum GvSearchSteps
+{
+	GV_STEPS_ALL,
+	GV_STEPS_LISTS,				/* only `probed` is requested; allowed unless
+								 * by_number */
+	GV_STEPS_SCAN,				/* `probed` is passed in, and all that follows
+								 * it is requested */
+	GV_STEPS_LAST				/* hits are passed in, and only their bounds
+								 * or distances are requested */
+} GvSearchSteps;
+
+/*
  * One query.  The `probes` nearest lists are searched.  They are found among
  * the `compare` lists whose parents are nearest, or among all lists if the
  * engine prefers that.  Of the live postings in these lists that satisfy the
@@ -265,13 +281,11 @@ typedef struct GvRowDistance
  * Returned arrays are in the searcher's memory, where the engine left them, to
  * save a copy.  They are valid until the searcher searches again.
  *
- * The fields `limited`, `limit` and `given` serve the search of shards in
+ * The fields `limited`, `limit` and `steps` serve the search of shards in
  * steps (gv_multi.h).  If `limited` is true, the sample is compared with the
- * score `limit` in place of a hit's score, however many hits there are.  If
- * `given` is true, the caller passes nhits hits, which another mirror may have
- * found, and requests only the bounds or distances of these hits.  `given` must
- * be the same for all searches of one call, and so must be whether `asked` is
- * NULL.
+ * score `limit` in place of a hit's score, however many hits there are.
+ * `steps` must be the same for all searches of one call, and so must be
+ * whether `asked` is NULL.
  */
 typedef struct GvSearch
 {
@@ -294,12 +308,14 @@ typedef struct GvSearch
 								 * capacity, allowed only with a condition */
 	bool		limited;		/* allowed only if rank > 0 */
 	float		limit;
-	bool		given;			/* allowed only if `bounded` or `asked` */
-	int32_t		nprobed;		/* out */
+	GvSearchSteps steps;		/* GV_STEPS_LAST: allowed only if `bounded` or
+								 * `asked` */
+	int32_t		nprobed;		/* out; in, if GV_STEPS_SCAN */
 	GvProbe    *probed;			/* out [nprobed], nearest first unless
-								 * by_number; NULL if not requested */
-	int32_t		nhits;			/* out; in, if `given` */
-	GvHit	   *hits;			/* out [nhits]; in, if `given` */
+								 * by_number; NULL if not requested; in, if
+								 * GV_STEPS_SCAN */
+	int32_t		nhits;			/* out; in, if GV_STEPS_LAST */
+	GvHit	   *hits;			/* out [nhits]; in, if GV_STEPS_LAST */
 	GvBound    *bounds;			/* out [nhits], of the hits; NULL if not
 								 * requested */
 	GvRowDistance *distances;	/* out [nhits], of the hits; NULL if not

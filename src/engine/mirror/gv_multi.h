@@ -10,9 +10,11 @@
  * refine records or rows of a page, are on one shard of each replica.
  *
  * A search goes to one replica.  If S is 1, the engine does the whole search.
- * Otherwise the search takes up to three steps on the shards of the replica.
+ * Otherwise the search takes up to four steps on the shards of the replica.
  * A step begins when all shards have ended the step before:
  *
+ *	chosen		only of many searches among many lists: each shard chooses the
+ *				lists of a share of the searches, instead of those of all
  *	found		each shard finds the best postings of its lists, and these are
  *				merged by (score, row id)
  *	counted		only if searches request the sample: each shard compares its
@@ -60,6 +62,9 @@ extern const GvMirrorBackend *gv_mirrors_engine;
 
 #ifdef GV_TEST_BUILD
 extern GvFault gv_mirror_calls;
+
+/* Has shards share the choice of lists always, or only if it pays. */
+extern void gv_devices_share_choice(bool always);
 
 /* Returns the engine's own searcher. */
 extern GvSearcher *gv_devices_own(GvSearcher *searcher);

@@ -25,6 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/gv_test.h"
 #include "engine/mirror/gv_multi.h"
 #include "engine/mirror/gv_parallel.h"
 
@@ -47,6 +48,7 @@ typedef struct SearchRange
 
 typedef enum Step
 {
+	CHOSEN,
 	FOUND,
 	COUNTED,
 	BOUNDED,
@@ -80,6 +82,11 @@ typedef struct Searcher
 	int32_t		nasked;
 	size_t		asked_capacity; /* bytes of `asked` and `ranges` together */
 
+	/* the lists that the shards have chosen for their shares of the searches */
+	GvProbe    *probes;			/* [n][nprobes] */
+	int32_t		nprobes;
+	size_t		probes_bytes;
+
 	/* the merged answers of all searches */
 	SearchRange *ranges;		/* [number of ranges], behind the memory of
 								 * `asked` */
@@ -97,6 +104,13 @@ typedef struct Searcher
 	char	   *others;			/* the arrays that are returned, range by
 								 * range */
 } Searcher;
+
+/* Returns whether the caller passes a search's hits. */
+static inline bool
+has_hits(const GvSearch *search)
+{
+	return search->steps == GV_STEPS_LAST;
+}
 
 /*
  * Returns whether the searches request distances, which is the same for all of
@@ -349,7 +363,7 @@ count_range(void *arg, int32_t r)
 	{
 		GvSearch   *search = &searcher->searches[i];
 
-		if (!search->given)
+		if (!has_hits(search))
 		{
 			int64_t		nhits = 0;
 
@@ -433,7 +447,7 @@ answer_range(void *arg, int32_t r)
 		 * shard, and some more, because some shards have more hits than
 		 * others
 		 */
-		if (!search->given && i + 1 < end)
+		if (!has_hits(search) && i + 1 < end)
 		{
 			int32_t		nhits = search[1].nhits;
 
@@ -443,7 +457,7 @@ answer_range(void *arg, int32_t r)
 						 sizeof(GvHit));
 		}
 		/* the merge may use `sorted` as scratch, because it is filled later */
-		if (!search->given)
+		if (!has_hits(search))
 			merge_search(searcher, i, &next, searcher->sorted + first);
 		search->bounds = search->bounded ?
 			take(&next, (size_t) search->nhits * sizeof(GvBound)) : NULL;
@@ -548,7 +562,7 @@ ask_range(void *arg, int32_t r)
 			*asked_of(searcher, p, i) = (GvSearch)
 			{
 				.query = search->query, .bounded = search->asked == NULL,
-					.asked = search->asked, .given = true,
+					.asked = search->asked, .steps = GV_STEPS_LAST,
 					.nhits = counts[p], .hits = next
 			};
 			next += counts[p];
@@ -641,13 +655,18 @@ static void
 begin_shard(void *arg, int32_t p)
 {
 	Searcher   *searcher = arg;
+	int32_t		n = searcher->nasked;
 
 	searcher->statuses[p] = GV_OK;
 	if (searcher->step == BOUNDED && searcher->nhits[p] == 0)
 		return;
+	if (searcher->step == CHOSEN && (p + 1) * n > searcher->n)
+		n = searcher->n - p * n;
+	if (n <= 0)
+		return;
 	searcher->statuses[p] = gv_mirrors_engine->begin
 		(searcher->shards[p], searcher->mirror->mirrors[searcher->first + p],
-		 asked_of(searcher, p, 0), searcher->nasked);
+		 asked_of(searcher, p, 0), n);
 	searcher->begun[p] = searcher->statuses[p] == GV_OK;
 }
 
@@ -712,6 +731,122 @@ ask_all(Searcher *searcher)
 	for (p = 1; p < searcher->nshards; p++)
 		memcpy(asked_of(searcher, p, 0), searcher->asked,
 			   (size_t) searcher->nasked * sizeof(GvSearch));
+}
+
+/*
+ * Begins the step that finds postings.  It requests neither bounds or distances
+ * nor the sample yet, because these need merged hits, except that a sample with
+ * a given limit does not.
+ */
+static GvStatus
+begin_found(Searcher *searcher, GvSearchSteps steps)
+{
+	int32_t		i;
+
+	searcher->nasked = searcher->n;
+	for (i = 0; i < searcher->n; i++)
+	{
+		GvSearch   *one = &searcher->asked[i];
+		int32_t		nprobed = one->nprobed;
+
+		*one = searcher->searches[i];
+		one->steps = steps;
+		one->bounded = false;
+		one->asked = NULL;
+		if (!one->limited)
+			one->rank = 0;
+		if (steps == GV_STEPS_ALL)
+			continue;
+		one->nprobed = nprobed;
+		one->probed = searcher->probes + (size_t) i *
+			(size_t) searcher->nprobes;
+	}
+	ask_all(searcher);
+	return begin_step(searcher, FOUND);
+}
+
+/*
+ * If there are many searches and lists, it pays that each shard chooses the
+ * lists of a share of the searches, and that all shards get these lists.  A
+ * device compares some 10^14 dimensions a second: 2^36 in .7 ms, for which a
+ * further step is worth its launches, and 2^17 in as long as 8 bytes, a list,
+ * take twice on the bus and in the host's memory.
+ */
+#define LEAST_COMPARED		36
+#define LEAST_A_PROBE		17
+
+/* log2 of these numbers; in tests the first may be 0 */
+static GV_TUNABLE int32_t least_compared = LEAST_COMPARED;
+
+/* Returns whether shards choose the lists of a share of the searches each. */
+static bool
+shares_choice(Searcher *searcher)
+{
+	const GvMirrorSpec *spec = &searcher->mirror->spec;
+	int64_t		compared = (int64_t) spec->nlists * spec->dims;
+	int32_t		i;
+
+	if (compared * searcher->n >> least_compared == 0)
+		return false;
+	searcher->nprobes = 1;
+	for (i = 0; i < searcher->n; i++)
+	{
+		int32_t		probes = searcher->searches[i].probes;
+
+		if (searcher->searches[i].by_number)
+			return false;
+		if (probes > searcher->nprobes)
+			searcher->nprobes = probes;
+	}
+	if (searcher->nprobes > spec->nlists)
+		searcher->nprobes = spec->nlists;
+	return least_compared == 0 ||
+		compared >> LEAST_A_PROBE >= searcher->nprobes;
+}
+
+/*
+ * Begins the choice of lists: shard p gets the searches from number
+ * p * nasked on, so asked_of(p, i) is searcher->asked[p * nasked + i].
+ */
+static GvStatus
+begin_chosen(Searcher *searcher)
+{
+	size_t		bytes = (size_t) searcher->n * (size_t) searcher->nprobes *
+	sizeof(GvProbe);
+	int32_t		i;
+
+	if (bytes > searcher->probes_bytes)
+	{
+		free(searcher->probes);
+		searcher->probes = malloc(bytes);
+		searcher->probes_bytes = searcher->probes != NULL ? bytes : 0;
+		if (searcher->probes == NULL)
+			return GV_NO_MEMORY;
+	}
+	searcher->nasked = (searcher->n + searcher->nshards - 1) /
+		searcher->nshards;
+	for (i = 0; i < searcher->n; i++)
+		searcher->asked[i] = (GvSearch)
+	{
+		.query = searcher->searches[i].query, .steps = GV_STEPS_LISTS,
+			.probes = searcher->searches[i].probes,
+			.compare = searcher->searches[i].compare, .capacity = 1
+	};
+	return begin_step(searcher, CHOSEN);
+}
+
+/* Copies the chosen lists, because the next step overwrites them. */
+static void
+take_chosen(void *arg, int32_t r)
+{
+	Searcher   *searcher = arg;
+	int32_t		end = range_end(searcher, r);
+	int32_t		i;
+
+	for (i = r * RANGE; i < end; i++)
+		memcpy(searcher->probes + (size_t) i * (size_t) searcher->nprobes,
+			   searcher->asked[i].probed,
+			   (size_t) searcher->asked[i].nprobed * sizeof(GvProbe));
 }
 
 /*
@@ -784,7 +919,12 @@ go_on(Searcher *searcher)
 {
 	GvStatus	status = end_step(searcher);
 
-	if (status == GV_OK && searcher->step == FOUND)
+	if (status == GV_OK && searcher->step == CHOSEN)
+	{
+		do_ranges(searcher, take_chosen);
+		status = begin_found(searcher, GV_STEPS_SCAN);
+	}
+	else if (status == GV_OK && searcher->step == FOUND)
 	{
 		status = merge_answers(searcher);
 		if (status == GV_OK)
@@ -837,11 +977,18 @@ gv_searcher_drop(GvSearcher *opaque)
 		return;
 	gv_mirrors_engine->searcher_drop(searcher->own);
 	free(searcher->asked);
+	free(searcher->probes);
 	free(searcher->memory);
 	free(searcher);
 }
 
 #ifdef GV_TEST_BUILD
+
+void
+gv_devices_share_choice(bool always)
+{
+	least_compared = always ? 0 : LEAST_COMPARED;
+}
 
 static Searcher *hung;			/* a searcher whose searches never end, or
 								 * NULL; atomic */
@@ -866,8 +1013,9 @@ gv_devices_own(GvSearcher *searcher)
 static bool
 valid_search(const GvSearch *search)
 {
-	if (search->given)
-		return search->query != NULL && wants_last(search) &&
+	if (search->steps != GV_STEPS_ALL)
+		return has_hits(search) && search->query != NULL &&
+			wants_last(search) &&
 			search->nhits >= 0 && (search->hits != NULL || search->nhits == 0);
 	return search->query != NULL && search->probes >= 1 &&
 		(search->rank > 0 || !search->limited) &&
@@ -929,7 +1077,7 @@ gv_mirror_begin_shards(GvSearcher *const *searchers, int32_t nshards,
 		return GV_INVALID;
 	for (i = 0; i < n; i++)
 		if (!valid_search(&searches[i]) ||
-			searches[i].given != searches[0].given ||
+			searches[i].steps != searches[0].steps ||
 			(searches[i].asked != NULL) != (searches[0].asked != NULL) ||
 			(searches[i].by_number &&
 			 searches[i].probes < mirror->spec.nlists) ||
@@ -963,32 +1111,16 @@ gv_mirror_begin_shards(GvSearcher *const *searchers, int32_t nshards,
 			return GV_NO_MEMORY;
 	}
 	searcher->ranges = (SearchRange *) (searcher->asked + nasked);
-	if (searches[0].given)
+	if (has_hits(&searches[0]))
 	{
 		status = merge_answers(searcher);
 		if (status == GV_OK)
 			status = begin_bounded(searcher);
 	}
+	else if (shares_choice(searcher))
+		status = begin_chosen(searcher);
 	else
-	{
-		/*
-		 * request neither bounds or distances nor the sample yet, because
-		 * these need merged hits, except that a sample with a given limit
-		 * does not
-		 */
-		for (i = 0; i < n; i++)
-		{
-			GvSearch   *one = &searcher->asked[i];
-
-			*one = searches[i];
-			one->bounded = false;
-			one->asked = NULL;
-			if (!one->limited)
-				one->rank = 0;
-		}
-		ask_all(searcher);
-		status = begin_step(searcher, FOUND);
-	}
+		status = begin_found(searcher, GV_STEPS_ALL);
 	if (status != GV_OK)
 		searcher->step = ENDED;
 	return status;

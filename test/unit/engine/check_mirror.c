@@ -168,7 +168,8 @@ test_invalid_search(GvSearcher *searcher, GvMirror *mirror,
 	INVALID(BAD_SEARCH(limited = true));
 	INVALID(BAD_SEARCH(by_number = true));
 	INVALID(BAD_SEARCH(sums = true));
-	INVALID(BAD_SEARCH(given = true));
+	for (int steps = GV_STEPS_LISTS; steps <= GV_STEPS_LAST; steps++)
+		INVALID(BAD_SEARCH(steps = (GvSearchSteps) steps));
 	INVALID(BAD_SEARCH(rank = 1));
 	INVALID(BAD_SEARCH(rank = -1));
 	INVALID(gv_mirror_put_refine(mirror, (GvRefineItem *) &bound, 1));

@@ -83,7 +83,7 @@ check_given(GvSearcher *searcher, GvMirror *mirror, const Rows *rows, int n,
 			draw_rowid(rows, hits[i].rowid);
 		searches[s] = (GvSearch) {
 			.query = unit_floats(rows->spec->dims, 1.0f),
-			.asked = draw_asked(rows),.given = true,.nhits = nhits,
+			.asked = draw_asked(rows),.steps = GV_STEPS_LAST,.nhits = nhits,
 			.hits = hits
 		};
 	}

@@ -145,19 +145,19 @@ check_given(GvSearcher *searcher, GvMirror *mirror, const TestIndex *index,
 			draw_address(records, hits[i].rowid);
 		searches[s] = (GvSearch) {
 			.query = index_floats(index->spec.dims, false),.bounded = true,
-			.given = true,.nhits = nhits,.hits = hits
+			.steps = GV_STEPS_LAST,.nhits = nhits,.hits = hits
 		};
 	}
 	CHECK(unit_search(searcher, mirror, searches, n) == GV_OK, "given");
 	CHECK(count_wrong_bounds(index, records, searches, n) == 0, "dims %d",
 		  index->spec.dims);
-	searches[n / 2].given = false;
+	searches[n / 2].steps = GV_STEPS_ALL;
 	searches[n / 2].probes = searches[n / 2].compare = 1;
 	searches[n / 2].by_number = false;
 	searches[n / 2].capacity = 1;
 	CHECK(n == 1 || unit_search(searcher, mirror, searches,
 									 n) == GV_INVALID, "some are given");
-	searches[n / 2].given = true;
+	searches[n / 2].steps = GV_STEPS_LAST;
 	searches[0].bounded = false;
 	INVALID(unit_search(searcher, mirror, searches, n));
 	searches[0].bounded = true;

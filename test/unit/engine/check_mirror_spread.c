@@ -191,7 +191,10 @@ draw_placement(int32_t nshards, int32_t nreplicas)
 	return placement;
 }
 
-/* Creates searchers for a replica of a placement, in unit_team. */
+/*
+ * Creates searchers for a replica of a placement, in unit_team.  Its shards
+ * share the choice of lists or not, at random.
+ */
 static void
 open_team(const GvPlacement *placement, int32_t replica)
 {
@@ -201,6 +204,7 @@ open_team(const GvPlacement *placement, int32_t replica)
 	for (i = 0; i < placement->nshards; i++)
 		usage[i].device = placement->devices[replica * placement->nshards + i];
 	CHECK(unit_open_team(usage, placement->nshards) == GV_OK, "searchers");
+	gv_devices_share_choice(unit_random() % 2 > 0);
 }
 
 /* Runs the tests of mirrors on one device on a replica drawn at random. */
@@ -680,6 +684,7 @@ test_greatest_status(void)
 	unit_placement = draw_placement(2, 1);
 	shards = make_mirror(&index);
 	open_team(&unit_placement, 0);
+	gv_devices_share_choice(false);
 	fault_call = 2;
 	fault_status = GV_NO_MEMORY;
 	finish_status = GV_FAILED;
