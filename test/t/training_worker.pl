@@ -302,6 +302,8 @@ $node->safe_psql('postgres', q{
 	ALTER DATABASE postgres SET lock_timeout = '1ms';
 	ALTER DATABASE postgres SET statement_timeout = '10s';
 	ALTER DATABASE postgres SET idle_in_transaction_session_timeout = '10s';
+	ALTER DATABASE postgres SET gpuvec.engine = gpu;
+	ALTER DATABASE postgres SET gpuvec.on_gpu_error = error;
 	ALTER DATABASE postgres SET search_path = nowhere});
 hold_at('1 train: written');
 $node->safe_psql('postgres', "SET search_path = public; VACUUM plain");

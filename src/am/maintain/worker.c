@@ -943,6 +943,7 @@ set_own_settings(void)
 		{"gpuvec.probes", "0"},
 		{"gpuvec.candidates", "0"},
 		{"gpuvec.max_probes", "0"},
+		{"gpuvec.on_gpu_error", "fallback"},
 		{"gpuvec.scan_order", "strict"}
 	};
 
