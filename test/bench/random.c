@@ -25,12 +25,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "measure.h"
+#include "driver.h"
 
-#define NQUERIES		10000
-#define SECONDS			0.7		/* of each batch size */
-#define MOST_TIMES		1000000
-#define MOST_LANES		16
 #define MOST_DEVICES	8
 #define TURNS			3		/* of one replica, and of all, in turn */
 #define RECORDS			4096	/* sent at once */
@@ -68,17 +64,6 @@ static float
 draw_float(float limit)
 {
 	return ((float) (draw() >> 8) / 8388608.0f - 1.0f) * limit;
-}
-
-static void *
-need(size_t bytes)
-{
-	void	   *memory = calloc(1, bytes > 0 ? bytes : 1);
-
-	if (memory != NULL)
-		return memory;
-	fprintf(stderr, "random: out of memory\n");
-	exit(1);
 }
 
 static float *
@@ -272,140 +257,6 @@ set_conditions(Bench *bench, bool asks)
 		bench->searches[i].condition = asks ? &bench->conditions[i] : NULL;
 }
 
-/*
- * A number for the answers of a batch, the same for the same to the last bit.
- * FNV-1a, by words of 4 bytes.
- */
-static uint32_t
-sum_up(const GvSearch *searches, int n)
-{
-	uint32_t	sum = 2166136261u;
-
-	for (int i = 0; i < n; i++)
-	{
-		const uint32_t *words = (const uint32_t *) searches[i].hits;
-		size_t		nwords = (size_t) searches[i].nhits * sizeof(GvHit) / 4;
-
-		for (size_t w = 0; w < nwords; w++)
-			sum = (sum ^ words[w]) * 16777619u;
-		words = (const uint32_t *) searches[i].bounds;
-		nwords = (size_t) searches[i].nhits * sizeof(GvBound) / 4;
-		for (size_t w = 0; w < nwords; w++)
-			sum = (sum ^ words[w]) * 16777619u;
-	}
-	return sum;
-}
-
-/* A replica's searches, by a thread. */
-typedef struct Driver
-{
-	const Bench *bench;
-	GvSearcher *searchers[MOST_LANES][GV_MAX_DEVICES];	/* [nlanes][nshards] */
-	GvSearch   *searches;		/* [NQUERIES] */
-	double	   *times;			/* [MOST_TIMES], of batches from begin to end */
-	int			n;				/* of a batch */
-	int			nbatches;
-	double		busy;			/* seconds of beginning batches */
-	double		copies;			/* scanned by the batches' first queries */
-	double		seconds;
-} Driver;
-
-static void
-open_driver(const Bench *bench, int replica, Driver *driver)
-{
-	int			nshards = bench->spread.nshards;
-
-	driver->bench = bench;
-	driver->searches = replica == 0 ? bench->searches :
-		need(NQUERIES * sizeof(GvSearch));
-	driver->times = need(MOST_TIMES * sizeof(double));
-	for (int lane = 0; lane < bench->nlanes; lane++)
-		for (int s = 0; s < nshards; s++)
-			CHECKED(gv_searcher(bench->spread.devices[replica * nshards + s],
-								&driver->searchers[lane][s]));
-}
-
-/* Finish the batch of a lane that began then. */
-static void
-finish(Driver *driver, int lane, double began, const GvSearch *first)
-{
-	CHECKED(gv_mirror_finish(driver->searchers[lane][0]));
-	driver->times[driver->nbatches++] = bench_now() - began;
-	driver->copies += (double) first->postings;
-}
-
-/* Batches in lanes that take turns, for a while. */
-static void *
-drive(void *arg)
-{
-	Driver	   *driver = arg;
-	const Bench *bench = driver->bench;
-	double		began[MOST_LANES] = {0};	/* 0: nothing is under way */
-	const GvSearch *first[MOST_LANES] = {0};	/* of the batch that is */
-	double		start = bench_now();
-	int			at = 0;
-
-	driver->nbatches = 0;
-	driver->busy = driver->copies = 0;
-	for (int begun = 0; driver->nbatches < MOST_TIMES - bench->nlanes &&
-		 bench_now() - start < SECONDS; begun++)
-	{
-		int			lane = begun % bench->nlanes;
-
-		if (began[lane] > 0)
-			finish(driver, lane, began[lane], first[lane]);
-		at = at + driver->n > NQUERIES ? 0 : at;
-		first[lane] = driver->searches + at;
-		began[lane] = bench_now();
-		CHECKED(gv_mirror_begin_shards(driver->searchers[lane],
-									   bench->spread.nshards, bench->mirror,
-									   driver->searches + at, driver->n));
-		driver->busy += bench_now() - began[lane];
-		at += driver->n;
-	}
-	for (int lane = 0; lane < bench->nlanes; lane++)
-		if (began[lane] > 0)
-			finish(driver, lane, began[lane], first[lane]);
-	driver->seconds = bench_now() - start;
-	return NULL;
-}
-
-/* Search for n queries alone, in a lane. */
-static void
-search_once(Driver *driver, int lane, int n)
-{
-	CHECKED(gv_mirror_search_shards(driver->searchers[lane],
-									driver->bench->spread.nshards,
-									driver->bench->mirror, driver->searches,
-									n));
-}
-
-/*
- * A batch size: the time from its begin to its end, and how long the caller is
- * busy beginning it.
- */
-static void
-measure(Driver *driver, int n)
-{
-	int			nbatches;
-
-	driver->n = n;
-	/* memory is taken, and graphs are made, by the first ones */
-	for (int i = 0; i < 2 * driver->bench->nlanes; i++)
-		search_once(driver, i % driver->bench->nlanes, n);
-	drive(driver);
-	nbatches = driver->nbatches;
-	bench_sort_times(driver->times, nbatches);
-	search_once(driver, 0, n);
-	printf("%6d %10.1f %10.1f %12.0f %10.1f %8.0f %08x\n", n,
-		   driver->times[nbatches / 2] * 1e6,
-		   driver->times[nbatches * 99 / 100] * 1e6,
-		   n * (double) nbatches / driver->seconds,
-		   driver->busy / nbatches * 1e6, driver->copies / nbatches,
-		   sum_up(driver->searches, n));
-	fflush(stdout);
-}
-
 /* Queries a second of the first ndrivers together. */
 static double
 drive_all(Driver *drivers, int ndrivers)
@@ -438,7 +289,7 @@ measure_replicas(Driver *drivers, int nreplicas, int n)
 		if (i > 0)
 			memcpy(drivers[i].searches, drivers[0].searches,
 				   NQUERIES * sizeof(GvSearch));
-		for (int lane = 0; lane < drivers[i].bench->nlanes; lane++)
+		for (int lane = 0; lane < drivers[i].nlanes; lane++)
 			search_once(&drivers[i], lane, n);
 	}
 	for (int turn = 0; turn < TURNS; turn++)
@@ -534,13 +385,14 @@ main(int argc, char **argv)
 	put_records(&bench);
 	make_queries(&bench, atoi(args[4]), atoi(args[5]));
 	for (int i = 0; i < bench.spread.nreplicas; i++)
-		open_driver(&bench, i, &drivers[i]);
+		open_driver(&drivers[i], bench.mirror, &bench.spread,
+					i * bench.spread.nshards, bench.nlanes, i == 0 ?
+					bench.searches : need(NQUERIES * sizeof(GvSearch)));
 	printf("%s, %s, %d x %d: %s rows x %s, %s lists, m %s, %s probes, %s copies back\n",
 		   BENCH_ENGINE.name, found[0].name, bench.spread.nshards,
 		   bench.spread.nreplicas, args[0], args[1], args[2],
 		   args[3], args[4], args[5]);
-	printf("%6s %10s %10s %12s %10s %8s %8s\n", "batch", "p50 us", "p99 us",
-		   "queries/s", "busy us", "copies", "answers");
+	print_columns();
 	if (bench.selectivity > 0)
 		make_conditions(&bench);
 	for (int i = 6; i < nargs; i++)
