@@ -20,7 +20,7 @@
 
 #define CHECKED(call) \
 	do { \
-		if ((call) != GV_OK) \
+		if ((call) != 0) \
 		{ \
 			fprintf(stderr, "%s failed\n", #call); \
 			exit(1); \

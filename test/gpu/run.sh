@@ -28,6 +28,8 @@
 #				test/bench/random.c
 #	builds		training and encoding alone, on random data: ARGUMENT... are
 #				those of test/bench/builds.c
+#	billion		a billion rows in a mirror, without PostgreSQL: build, searches
+#				and recall: ARGUMENT... are those of test/bench/billion.cu
 #	data		makes the data sets ARGUMENT..., as test/bench/data.py names
 #				them, where the benchmarks look for them; sentences from the
 #				file GPUVEC_TEXTS and with the model in GPUVEC_MODEL, if set
@@ -65,7 +67,8 @@
 # GPU_PTX=80: kernels and sanitize with code that the driver makes from PTX of
 # that version, as on cards that are newer than a build.
 #
-# All but `cards` use one card, the first that CUDA_VISIBLE_DEVICES names.
+# All but `cards` and `billion` use one card, the first that CUDA_VISIBLE_DEVICES
+# names.
 #
 # GPUVEC_TEST_SERVER=cpu: the stages that use PostgreSQL, without a card, to see
 # that they work; with the test build.
@@ -119,7 +122,10 @@ build_unit() {
 # The cards of the host that a stage sees: one is enough for most.
 one_card() {
 	local visible=${CUDA_VISIBLE_DEVICES:-0}
-	[ "$1" = cards ] || export CUDA_VISIBLE_DEVICES="${visible%%,*}"
+	case $1 in
+	cards | billion) ;;
+	*) export CUDA_VISIBLE_DEVICES="${visible%%,*}" ;;
+	esac
 }
 
 stage_kernels() {
@@ -169,11 +175,15 @@ stage_sql() {
 		"$GV_ROOT/test/run.sh"
 }
 
-# Compiles test/bench/$1.c, a benchmark of the engine, to GV_TMP/card/$1.
+# Compiles test/bench/$1.c or .cu, a benchmark of the engine, to GV_TMP/card/$1.
 build_bench() {
+	local source=$GV_ROOT/test/bench/$1 compile
 	build_unit engines
-	gcc -std=gnu99 -O2 -DGV_HAVE_CUDA -I"$GV_ROOT" -I"$GV_ROOT/src" \
-		-c "$GV_ROOT/test/bench/$1.c" -o "$GV_TMP/card/$1.o"
+	compile=(gcc -std=gnu99 "$source.c")
+	[ ! -e "$source.cu" ] ||
+		compile=("$NVCC" -std=c++17 -arch="sm_$ARCH" "$source.cu")
+	"${compile[@]}" -O2 -DGV_HAVE_CUDA -I"$GV_ROOT" -I"$GV_ROOT/src" \
+		-c -o "$GV_TMP/card/$1.o"
 	"$NVCC" -cudart static "$GV_TMP/card/$1.o" "$GV_TMP/card/engines.a" -ldl -lm \
 		-o "$GV_TMP/card/$1"
 }
@@ -188,6 +198,8 @@ run_bench() {
 }
 
 stage_builds() { run_bench builds 1000000 128 10000; }
+
+stage_billion() { run_bench billion 100000000 96 100000 40 2 8:60 16:100; }
 
 stage_random() {
 	run_bench random 845060 384 8450 136 36 60 1 16 64 1024 10000
@@ -428,7 +440,7 @@ IFS=, read -ra STAGES <<<"$1"
 shift
 for stage in "${STAGES[@]}"; do
 	case $stage in
-	kernels | sanitize | sql | builds | cards | faults | random | \
+	kernels | sanitize | sql | builds | billion | cards | faults | random | \
 		data | bench | cardsql | large | vast | sets | many | peers | papers | cores) ;;
 	*) usage ;;
 	esac
