@@ -48,8 +48,8 @@ def build_for_processor(folder, bits):
     objects = [(out if path.parent.name == "select" else out.parent / "bits8")
                / (path.stem + ".o") for path in sources]
     cardbuild.run("g++", "-std=c++17", "-O3", "-fopenmp", define,
-                  "-I", ROOT / "src", "-x", "c++", BENCH / "selectpapers.cu", "-x", "none",
-                  *objects, "-lm", "-o", out / "selectpapers")
+                  "-I", ROOT / "src", "-x", "c++", BENCH / "selectpapers.cu",
+                  "-x", "none", *objects, "-lm", "-o", out / "selectpapers")
     return out / "selectpapers"
 
 
