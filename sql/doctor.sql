@@ -45,6 +45,8 @@ SELECT * FROM pg_temp.ask('SELECT id FROM doc ORDER BY e <-> $1');
 SELECT * FROM pg_temp.ask('SELECT id FROM doc ORDER BY e <-> $1 LIMIT $2');
 -- 5  LIMIT asks for most of the table
 SELECT * FROM pg_temp.ask('SELECT id FROM doc ORDER BY e <-> $1 LIMIT 15000');
+-- ... and the sub-select that brings the query's vector costs what it costs
+SELECT state !~ '\d{9}' FROM gpuvec_doctor('SELECT id FROM doc ORDER BY e <-> (SELECT e FROM doc WHERE id = 7) LIMIT 15000');
 -- 6  a small table
 CREATE TABLE small AS SELECT * FROM doc WHERE id <= 1200;
 CREATE INDEX small_e ON small USING gpuivfpq (e);
@@ -82,6 +84,13 @@ SELECT * FROM pg_temp.ask('SELECT id FROM broken ORDER BY e <-> $1 LIMIT 10');
 -- 11  no order, or it is elsewhere
 SELECT * FROM pg_temp.ask('SELECT id FROM doc WHERE tenant = 3 LIMIT 10');
 SELECT * FROM pg_temp.ask('SELECT id FROM doc WHERE e <-> $1 < 3');
+-- ... a condition on the distance that gpuvec.radius_recall does not serve
+SELECT * FROM pg_temp.ask('SELECT id FROM doc WHERE e <-> $1 > 3');
+SELECT * FROM pg_temp.ask('SELECT id FROM doc WHERE e <-> $1 < 3 FOR UPDATE');
+-- ... or would serve at a higher cost
+SET gpuvec.radius_recall = 0.99;
+SELECT * FROM pg_temp.ask('SELECT EXISTS (SELECT FROM doc WHERE e <-> $1 < 3)');
+RESET gpuvec.radius_recall;
 SELECT * FROM pg_temp.ask('SELECT id FROM doc ORDER BY id, e <-> $1 LIMIT 10');
 SELECT * FROM pg_temp.ask('WITH d AS MATERIALIZED (SELECT * FROM doc) SELECT id FROM d ORDER BY e <-> $1 LIMIT 10');
 -- some versions sort what the index gives in order of distance, and say more of cost
@@ -89,6 +98,7 @@ SET enable_incremental_sort = off;
 SELECT subject, split_part(state, ':', 1)
 FROM pg_temp.ask('SELECT DISTINCT id, e <-> $1 AS d FROM doc ORDER BY d LIMIT 10');
 RESET enable_incremental_sort;
+SELECT state ~ '^used|DISTINCT' FROM gpuvec_doctor('SELECT DISTINCT id, e <-> $1 AS d FROM doc ORDER BY d LIMIT 10');
 SELECT * FROM pg_temp.ask('SELECT tenant, min(e <-> $1) AS d FROM doc GROUP BY tenant ORDER BY d LIMIT 10');
 SELECT * FROM pg_temp.ask('SELECT tenant, min(e <-> $1) FROM doc GROUP BY tenant');
 -- all rows are wanted, by what is selected; the index costs so much that it would

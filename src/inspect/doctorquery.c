@@ -75,6 +75,8 @@ typedef struct TableReport
 	double		limit;			/* rows requested; 0 = not known */
 	bool		is_unlimited;	/* all rows are requested, in order */
 	bool		limit_is_known; /* LIMIT is a constant, or there is none */
+	bool		is_distinct;	/* DISTINCT requests more order than that of
+								 * the distance */
 	bool		is_joined;
 	bool		is_kept;		/* all joins are left joins with this table on
 								 * the outer side, so they keep its rows and
@@ -163,6 +165,7 @@ add_report(PlannerInfo *root, const RelOptInfo *rel, Oid index)
 	report->limit = Max(root->limit_tuples, 0);
 	report->is_unlimited = root->tuple_fraction <= 0;
 	report->limit_is_known = limit == NULL || IsA(limit, Const);
+	report->is_distinct = list_length(root->distinct_pathkeys) > 1;
 	report->is_joined = bms_membership(root->all_baserels) == BMS_MULTIPLE &&
 		!IS_OTHER_REL(rel);
 	report->is_kept = report->is_joined && is_only_added_to(root, rel);
@@ -346,15 +349,28 @@ see_foreign(PlannerInfo *root, const RelOptInfo *rel)
 }
 
 /*
- * Makes all paths of a table, except those in the order of the index, so
- * costly that no plan uses them.  In a join, rel->pathlist lacks the ordered
- * path, which custompath.c keeps elsewhere, so that path keeps its cost.
+ * Makes all paths of a table, except searches by the index, so costly that no
+ * plan uses them, if the query level can search by the index.  In a join,
+ * rel->pathlist lacks the ordered path, which custompath.c keeps elsewhere, so
+ * that path keeps its cost.
  */
 static void
-keep_only(RelOptInfo *rel, Oid index)
+keep_only(PlannerInfo *root, RelOptInfo *rel, Oid index)
 {
+	bool		has_search = false;
 	ListCell   *lc;
 
+	foreach(lc, rel->indexlist)
+	{
+		IndexOptInfo *info = lfirst(lc);
+
+		if (info->indexoid == index)
+			has_search = IvfpqOrderedPath(root, info, NIL) != NULL ||
+				(ivfpq_radius_recall < 1 &&
+				 IvfpqRadiusPath(root, rel, info, NIL) != NULL);
+	}
+	if (!has_search)
+		return;
 	foreach(lc, rel->pathlist)
 	{
 		Path	   *path = lfirst(lc);
@@ -364,7 +380,7 @@ keep_only(RelOptInfo *rel, Oid index)
 			((CustomPath *) path)->methods == &ivfpq_path_methods)
 			scan = linitial(((CustomPath *) path)->custom_paths);
 		if (IsA(scan, IndexPath) && scan->indexinfo->indexoid == index &&
-			path->pathkeys != NIL)
+			scan->indexorderbys != NIL)
 			continue;
 		path->startup_cost += disable_cost;
 		path->total_cost += disable_cost;
@@ -408,7 +424,7 @@ watch_paths(PlannerInfo *root, RelOptInfo *rel, Index rti,
 	if (OidIsValid(plan_watch->only_table))
 	{
 		if (rte->relid == plan_watch->only_table)
-			keep_only(rel, plan_watch->only_index);
+			keep_only(root, rel, plan_watch->only_index);
 		return;
 	}
 	oldcontext = MemoryContextSwitchTo(plan_watch->context);
@@ -659,6 +675,8 @@ why_dearer(const TableReport *report, const Plan *chosen)
 	else if (report->limit > report->tuples * LARGE_FRACTION)
 		why.state = psprintf(DOCTOR_LIMIT_LARGE, report->limit,
 							 report->tuples);
+	else if (report->is_distinct)
+		why.state = DOCTOR_DISTINCT;
 	else if (report->is_joined)
 		why.state = DOCTOR_JOIN_COSTS;
 	else if (report->filters == NIL)

@@ -572,10 +572,10 @@ IvfpqIsNoSearch(const PlannerInfo *root, const RelOptInfo *rel,
 
 /*
  * Sets *why to the reason why the query level has no ORDER BY that the index
- * could serve.  Returns true.
+ * could serve.  Returns false if the index serves a condition on the distance.
  */
 static bool
-why_without_order(PlannerInfo *root, const RelOptInfo *rel,
+why_without_order(PlannerInfo *root, RelOptInfo *rel,
 				  IndexOptInfo *info, IvfpqReason *why)
 {
 	const PlannerInfo *above;
@@ -586,9 +586,15 @@ why_without_order(PlannerInfo *root, const RelOptInfo *rel,
 					   DOCTOR_AGGREGATE_OF_ALL,
 					   NULL);
 	if (has_distance_condition(rel, info))
+	{
+		bool		is_served = IvfpqRadiusPath(root, rel, info, NIL) != NULL;
+
+		if (is_served && ivfpq_radius_recall < 1)
+			return false;
 		return because(why,
 					   DOCTOR_DISTANCE_CONDITION,
-					   DOCTOR_USE_RADIUS_RECALL);
+					   is_served ? DOCTOR_USE_RADIUS_RECALL : NULL);
+	}
 	for (above = root->parent_root; above != NULL; above = above->parent_root)
 	{
 		if (above->parse->sortClause != NIL)

@@ -801,9 +801,9 @@ may_approximate(const PlannerInfo *root)
 
 /*
  * Returns an unordered path for a condition that bounds the distance, or NULL.
- * The path finds nearly all rows within the bound, so it is made only if the
- * user accepts that (gpuvec.radius_recall).  The scan searches by distance,
- * but does not return its rows in that order.
+ * The path finds nearly all rows within the bound, so it may be used only if
+ * the user accepts that (gpuvec.radius_recall below 1).  The scan searches by
+ * distance, but does not return its rows in that order.
  */
 IndexPath *
 IvfpqRadiusPath(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info,
@@ -811,7 +811,7 @@ IvfpqRadiusPath(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info,
 {
 	ListCell   *lc;
 
-	if (ivfpq_radius_recall >= 1 || !may_approximate(root) ||
+	if (!ivfpq_enable_custom_scan || !may_approximate(root) ||
 		!is_usable(root, info) || IvfpqWouldLeak(root, info, true))
 		return NULL;
 	foreach(lc, rel->baserestrictinfo)

@@ -612,7 +612,7 @@ change_paths_of(PlannerInfo *root, RelOptInfo *rel, IndexOptInfo *info)
 		if (offer_ordered(root, rel, ordered))
 			return;
 	}
-	path = ivfpq_enable_custom_scan ?
+	path = ivfpq_radius_recall < 1 ?
 		IvfpqRadiusPath(root, rel, info, found) : NULL;
 	if (path != NULL)
 		add_path(rel, wrap_path(root, rel, path, false));
