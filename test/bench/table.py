@@ -22,7 +22,8 @@ rows are the nearest; of equally far ones any will do.  Each setting of each
 index gets all queries in turn, as prepared statements: first one by one, whose
 median time, the way to the server and back included, is printed as ms; then,
 in several rounds, one behind the other without waiting for answers, whose rate
-is queries/s.  Partial indexes, those on expressions and those of another
+is queries/s.  If an ANALYZE, autovacuum's say, has PostgreSQL plan statements
+again meanwhile, the measurement is repeated.  Partial indexes, those on expressions and those of another
 distance are named and left out.
 """
 import contextlib
@@ -55,6 +56,7 @@ BY_TABLE = {"enable_indexscan": "off"}
 NO_LIMITS = ["statement_timeout", "idle_in_transaction_session_timeout",
              "transaction_timeout"]
 SEED = .5                       # of the rows that are drawn as queries
+TRIES = 20                      # measurements while statements are planned again
 AT_RECALL = [.9, .95, .98, .99]
 
 
@@ -288,11 +290,12 @@ def plan_nodes(node):
 
 
 class Bench:
-    """A connection, the statement that is measured, the queries that it gets,
-    and what is measured now."""
+    """A connection, the statement that is measured, its number, and the
+    queries that it gets."""
 
     def __init__(self, conn, column, operator, queries, args):
         self.conn, self.queries, self.args = conn, queries, args
+        self.number = 0
         own = args.source is None
         self.statement = column.nearest(operator, args.k + own)
         self.judge = Judge(conn, column, operator, queries, own, args.k)
@@ -307,11 +310,26 @@ class Bench:
                        if "Index Name" in node
                        or node["Node Type"].endswith("Seq Scan")})
 
-    def plan(self, number, settings):
-        """Has statement `number` planned under settings, for good."""
-        self.number = number
-        with under(self.conn, settings):
+    def plan(self, system):
+        """Has a new statement planned for a system.  Returns whether the
+        planner takes it."""
+        self.number += 1
+        before = self.scans(system.oids)
+        with under(self.conn, system.planned):
             self.ask(0)
+        return self.scans(system.oids) > before
+
+    def by(self, system, settings, ask):
+        """What `ask` returns under settings: a result, and how many queries
+        it asked, all of which the system's scans have answered."""
+        for _ in range(TRIES):
+            self.plan(system)
+            before = self.scans(system.oids)
+            with under(self.conn, settings):
+                result, asked = ask()
+            if self.scans(system.oids) >= before + asked:
+                return result
+        sys.exit("bench: the planner no longer takes %s" % system.name)
 
     def ask(self, i):
         return self.conn.execute(
@@ -331,37 +349,38 @@ class Bench:
             rows = self.ask(i).fetchall()
             times.append(1000 * (time.perf_counter() - begin))
             answers.append([d for d, in rows])
-        return answers, statistics.median(times)
+        return (answers, statistics.median(times)), len(times)
 
-    def learn(self, point):
+    def learn(self, exact, point):
         """The sequential scan says what is true."""
         begin = time.perf_counter()
-        self.ask(0).fetchall()
+        self.plan(exact)
         data.say("true neighbors of %d queries by sequential scans: %.0f s "
                  "or so" % (len(self.queries), len(self.queries) * (
                      time.perf_counter() - begin)))
-        answers, point.ms = self.ask_each()
+        answers, point.ms = self.by(exact, {}, self.ask_each)
         self.judge.learn(answers)
         point.recall = 1.
 
-    def measure(self, point):
-        with under(self.conn, point.settings):
-            answers, point.ms = self.ask_each()
+    def measure(self, system, point):
+        answers, point.ms = self.by(system, point.settings, self.ask_each)
         point.recall = statistics.mean(
             self.judge.recall(i, a) for i, a in enumerate(answers))
 
-    def measure_rate(self, point):
+    def ask_fast(self, at_once):
         """Queries/s, none waiting for the answer to another."""
+        done, begin = 0, time.perf_counter()
+        while time.perf_counter() - begin < self.args.seconds:
+            with self.conn.pipeline():
+                for i in range(done, done + at_once):
+                    self.ask(i)
+            done += at_once
+        return done / (time.perf_counter() - begin), done
+
+    def measure_rate(self, system, point):
         at_once = max(1, min(1000, int(self.args.seconds * 250 / point.ms)))
-        with under(self.conn, point.settings):
-            done, begin = 0, time.perf_counter()
-            while time.perf_counter() - begin < self.args.seconds:
-                with self.conn.pipeline():
-                    for i in range(done, done + at_once):
-                        self.ask(i)
-                done += at_once
-            took = time.perf_counter() - begin
-        point.rates.setdefault(1, []).append(done / took)
+        point.rates.setdefault(1, []).append(self.by(
+            system, point.settings, lambda: self.ask_fast(at_once)))
 
 
 def choose_points(index, k):
@@ -372,18 +391,15 @@ def choose_points(index, k):
 
 
 def plan_all(bench, indexes):
-    """Has a statement planned for each index, so that the planner finds that
-    one cheap and the others dear.  Returns the indexes that it took."""
+    """Settings for each index with which the planner finds that one cheap and
+    the others dear.  Returns the indexes that it takes."""
     taken = []
-    for number, index in enumerate(indexes, 1):
-        settings = dict(BY_INDEX)
+    for index in indexes:
+        index.planned = dict(BY_INDEX)
         for other in indexes:
-            settings.update(DEAR[other.method])
-        settings.update(CHEAP[index.method])
-        before = bench.scans(index.oids)
-        bench.plan(number, settings)
-        if bench.scans(index.oids) > before:
-            index.number = number
+            index.planned.update(DEAR[other.method])
+        index.planned.update(CHEAP[index.method])
+        if bench.plan(index):
             index.points = choose_points(index, bench.args.k)
             taken.append(index)
         else:
@@ -392,22 +408,18 @@ def plan_all(bench, indexes):
 
 
 def measure(bench, exact, indexes):
-    exact.number = 0
-    bench.plan(0, BY_TABLE)
-    bench.learn(exact.points[0])
+    bench.learn(exact, exact.points[0])
     for index in plan_all(bench, indexes):
         data.say("recall of " + index.name)
-        bench.number = index.number
-        bench.ask_each()            # so that it is in memory
+        bench.by(index, {}, bench.ask_each)     # so that it is in memory
         for point in index.points:
-            bench.measure(point)
+            bench.measure(index, point)
     measured = [i for i in indexes if i.points] + [exact]
     for i in range(bench.args.rounds):
         data.say("round %d of %d" % (i + 1, bench.args.rounds))
         for system in measured:
-            bench.number = system.number
             for point in system.points:
-                bench.measure_rate(point)
+                bench.measure_rate(system, point)
     return measured
 
 
@@ -489,6 +501,9 @@ def run(conn, args):
     exact = compared.exact()
     exact.name = "sequential scan"
     exact.points = [compared.Point("all rows", {})]
+    exact.planned, exact.oids = BY_TABLE, server.one(
+        conn, "SELECT array_agg(relid::oid) FROM pg_partition_tree(%s)",
+        column.relation) or [column.relation]
     measured = measure(bench, exact, indexes)
     write(facts(bench, column, sign, args, planner), measured, args.k)
 

@@ -9,6 +9,7 @@ queries from everywhere; what is missing is named.  Prints 'ok' or 'not ok' and
 what was tried, a line each; status 2: PyPI cannot be reached, 1: something is
 not ok.
 """
+import argparse
 import json
 import os
 import re
@@ -117,6 +118,32 @@ def try_names_and_queries(folder):
               "" if found else out)
 
 
+def try_replanned(owner):
+    """What statements answer that PostgreSQL has planned again, as after an
+    ANALYZE, is not measured."""
+    import table
+    with table.connect("dbname=%s user=owntable" % DATABASE) as conn:
+        column = table.Column(conn, "docs", "v")
+        indexes = table.find_indexes(conn, column, "<=>")
+        bench = table.Bench(
+            conn, column, indexes[0].operator, column.values(conn, 10),
+            argparse.Namespace(source=None, k=10))
+        hnsw = table.plan_all(bench, indexes)[1]
+        counts = []
+
+        def ask():
+            if not counts:
+                owner.execute("ALTER TABLE docs SET (fillfactor = 100)")
+                conn.execute("SELECT FROM pg_language")  # learns of it
+            before = bench.scans(hnsw.oids)
+            found = bench.ask_each()
+            counts.append(bench.scans(hnsw.oids) - before)
+            return found
+        bench.by(hnsw, {}, ask)
+        conn.rollback()
+    check(counts == [0, 10], "planned again, measured again", counts)
+
+
 def try_failures():
     for message, *arguments in (
             ("there is no table nowhere", "nowhere", "v"),
@@ -162,6 +189,7 @@ def main():
         try_failures()
         try_judge()
         check(next_transaction(conn) == before, "nothing was written")
+        try_replanned(conn)
         conn.execute("ALTER SYSTEM RESET autovacuum")
     end()
 
