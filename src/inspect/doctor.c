@@ -350,7 +350,7 @@ find_settings(ReturnSetInfo *result, const IvfpqServerStatus *status)
 	const char *without_effect = name_without_effect(status);
 	bool		lacks_server = !status->up && IvfpqServerIsWanted();
 	const char *why_none = status->preloaded ?
-	psprintf("gpuvecd is %s", status->state) : "gpuvec is not preloaded";
+	psprintf("the state of gpuvecd is %s", status->state) : "gpuvec is not preloaded";
 	const struct
 	{
 		bool		holds;

@@ -147,7 +147,7 @@
 #define DOCTOR_UNTRAINED_TEMPORARY \
 	"not trained, searches are exact; gpuvec_train can train it from %d rows on"
 #define DOCTOR_UNTRAINED \
-	"not trained, searches are exact; VACUUM will train it when it has %d rows, gpuvec_train from %d rows on"
+	"not trained, searches are exact; VACUUM trains it from %d rows on, gpuvec_train from %d rows on"
 #define DOCTOR_TRAINING \
 	"not trained, searches are exact; a background worker is training it, or does so next"
 #define DOCTOR_READS_ALL \

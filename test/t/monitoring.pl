@@ -381,9 +381,9 @@ sub looked
 is(looked('none'), '0, called', 'rows of an index that may have others are computed');
 is(looked('pg_monitor'), '0, not called', '... but not for those who could change what its functions do');
 finds('gpuvecd', qr/^state is off/, 'no gpuvecd');
-finds('settings', qr/^gpuvec\.engine is gpu and gpuvecd is off, so sessions search indexes themselves => /m,
+finds('settings', qr/^gpuvec\.engine is gpu and the state of gpuvecd is off, so sessions search indexes themselves => /m,
 	'an engine that is off');
-finds('settings', qr/^gpuvec\.on_gpu_error is error and gpuvecd is off, so searches of mirrored indexes fail => /m,
+finds('settings', qr/^gpuvec\.on_gpu_error is error and the state of gpuvecd is off, so searches of mirrored indexes fail => /m,
 	'errors that nobody needs', q{SET gpuvec.on_gpu_error = error;});
 finds('workers', qr/^max_worker_processes is 3; gpuvec uses up to 4: .* => Increase max_worker_processes to at least 4/,
 	'too few processes');

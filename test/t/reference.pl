@@ -219,6 +219,12 @@ is( join(' ', map { "$_ $strategy{$_}" } sort keys %strategy),
 		WHERE amopmethod = (SELECT oid FROM pg_am WHERE amname = 'gpuivfpq') AND amoppurpose = 'o' ORDER BY 1})),
 	'strategies are as the reference says');
 
+# -- what gpuvec_doctor() looks at; extensions and gpuvecd's rows come and go
+my %subject = map { $_ => 1 } map { /`([^`]+)`/g } section('Doctor') =~ /^\| (`.*?) \|/mg;
+same([ grep { !/^(subject|indexes|gpuvec_pgvector|vector|mirrors)$/ } keys %subject ],
+	[ rows_of(q{SELECT DISTINCT subject FROM gpuvec_doctor() WHERE subject !~ 'pgvector|^vector|^indexes'}) ],
+	'subjects of gpuvec_doctor');
+
 # -- settings
 same([ map { join ' | ', @$_[ 0 .. 3 ] } table('Settings', 5) ],
 	[ rows_of(
