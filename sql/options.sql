@@ -110,9 +110,10 @@ ALTER INDEX "waits's" SET (rotate);
 ALTER INDEX "waits's" SET (rotate = off, pq_dim = 3);
 SELECT advice FROM gpuvec_index_info('"waits''s"');
 ALTER INDEX "waits's" RESET (pq_dim);
-ALTER INDEX "waits's" SET (spill = 0);
+-- REINDEX would end a calibration for queries
+ALTER INDEX "waits's" SET (spill = 0, calibrated_for = queries);
 SELECT advice FROM gpuvec_index_info('"waits''s"');
-ALTER INDEX "waits's" SET (spill = 1);
+ALTER INDEX "waits's" SET (spill = 1, calibrated_for = rows);
 ALTER INDEX "waits's" SET (lists = 5);
 ALTER INDEX "waits's" SET (lists = 4);
 ALTER INDEX "waits's" RESET (lists);

@@ -439,6 +439,10 @@ make_advice(Relation heap, Relation index, const IvfpqInspection *inspection)
 						"Call", literal,
 						for_rows ? "" : DOCTOR_THEN_CALIBRATE,
 						for_rows ? "" : calibrate);
+	/* before advice to calibrate, because REINDEX calibrates */
+	waiting = waiting_option(options, meta);
+	if (waiting != NULL)
+		return psprintf(DOCTOR_OPTION_WAITS, waiting, name);
 	if (meta->rows_at_calibration == 0 && IvfpqCalibrationQueries(rows) > 0)
 		return psprintf(DOCTOR_NOT_CALIBRATED,
 						calibrate);
@@ -460,9 +464,6 @@ make_advice(Relation heap, Relation index, const IvfpqInspection *inspection)
 			psprintf(DOCTOR_SHRUNK_MUCH,
 					 (long long) meta->rows_at_calibration, (long long) rows,
 					 name);
-	waiting = waiting_option(options, meta);
-	if (waiting != NULL)
-		return psprintf(DOCTOR_OPTION_WAITS, waiting, name);
 	if (pending > MAX_PENDING && inspection->has_worker)
 		return psprintf(DOCTOR_WAIT_FOR_LISTS,
 						(long long) pending);
