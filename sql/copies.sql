@@ -32,7 +32,7 @@ SELECT pg_temp.found('manual') >= 0.93 AS reached;
 SELECT pg_temp.found('manual', 'tenant = 7') >= 0.93 AS reached;
 -- ... and one list is not enough for a row's neighbors, however many copies it has
 SET gpuvec.probes = 1;
-SELECT recall < 0.98 AS told FROM gpuvec_recall('manual_e');
+SELECT recall < 0.98 AS told FROM gpuvec_recall('manual_e', samples => 1000);
 -- ... but of queries that are given their equals are what is asked for
 SELECT recall FROM gpuvec_recall('manual_e', queries => ARRAY(SELECT DISTINCT e FROM manual WHERE id % 100 = 0));
 RESET gpuvec.probes;
