@@ -172,7 +172,9 @@ typedef struct IvfpqMetaData
 	int64		rows_at_training;
 	int64		rows_at_calibration;	/* 0 = not calibrated */
 	IvfpqFoundRecall measured;
-	char		unused[44];		/* always 0 */
+	int32		codes_unused;	/* 1 if the centroids' codes miss so many
+								 * lists that searches do not use them, else 0 */
+	char		unused[40];		/* always 0 */
 	uint32		training;		/* number of this training: 0 for the first,
 								 * ascends modulo 65536 */
 	float4		coarse_fraction;	/* fraction of lists compared with a

@@ -299,6 +299,7 @@ IvfpqMetaCalibrate(Relation index, const IvfpqMetaData *meta)
 		now->rows_at_calibration = meta->rows_at_calibration;
 		now->calibration_queries = meta->calibration_queries;
 		now->coarse_fraction = meta->coarse_fraction;
+		now->codes_unused = meta->codes_unused;
 		memset(&now->measured, 0, sizeof(now->measured));
 		GenericXLogFinish(state);
 	}

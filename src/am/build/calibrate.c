@@ -103,6 +103,14 @@
  */
 #define RANKED			1.25
 
+/*
+ * Queries and targets (to 0.95) with which the codes of centroids are tried,
+ * and the share of the lists that they may miss.
+ */
+#define CODE_QUERIES	100
+#define CODE_TARGETS	3
+#define MOST_MISSED		.05
+
 #define BATCH_LISTS		256		/* centroids compared at a time */
 
 #define BATCH_ROWS	256			/* rows offered at once */
@@ -458,6 +466,36 @@ measure_later_level(IvfpqRecallGrid *grid, int nqueries, int level,
 }
 
 /*
+ * Has searches choose lists by the centroids' codes only if the codes hardly
+ * miss lists.  The grid found its lists without codes, because it asks for many
+ * at a time.
+ */
+static void
+try_codes(const IvfpqCalibration *calibration, Relation index,
+		  IvfpqModel *model, IvfpqMetaData *meta)
+{
+	int			nqueries = Min(calibration->levels[0].nqueries, CODE_QUERIES);
+	double		missed = 0;
+
+	model->meta.codes_unused = false;
+	for (int t = 0; t < CODE_TARGETS; t++)
+	{
+		int			probes = meta->targets[0][t].probes;
+
+		if (probes > (t > 0 ? meta->targets[0][t - 1].probes : 0))
+			missed = Max(missed,
+						 IvfpqCodesMiss(index, model,
+										calibration->levels[0].queries,
+										nqueries, probes));
+	}
+	meta->codes_unused = missed > MOST_MISSED;
+	model->meta.codes_unused = meta->codes_unused;
+	ereport(DEBUG1,
+			(errmsg_internal("gpuivfpq codes of centroids miss %.4f of the lists",
+							 missed)));
+}
+
+/*
  * Calibrates an index: sets the targets and the coarse fraction in *meta,
  * which describes the index's pages.  All pages are written, though the
  * metapage may not show them yet.  Every row has been offered to the
@@ -493,6 +531,7 @@ IvfpqCalibrationRun(IvfpqCalibration *calibration, Relation index,
 
 	grid = IvfpqRecallGridBegin(calibration, index, model, mirror, parallel);
 	measure_first_level(grid, calibration->levels[0].nqueries, meta);
+	try_codes(calibration, index, model, meta);
 	deeper = GetCurrentTimestamp();
 	for (int level = 1; level < IVFPQ_LEVELS; level++)
 		if (ivfpq_levels[level].first < ndepths)

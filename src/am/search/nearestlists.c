@@ -11,7 +11,8 @@
  * Codes.  A centroid takes 1.5 kB at d = 384.  So each centroid is stored a
  * second time, as if it were a posting in its parent's list: T and a code of
  * the index's own codebooks, 78 bytes.  The engine scans these codes like a
- * list, with the look-up table that the query needs anyway.
+ * list, with the look-up table that the query needs anyway.  If calibration
+ * finds that codes miss lists, they are not used.
  *
  * Many vectors.  The hundred centroids that are compared with a vector lie on
  * about a hundred pages, and looking a page up takes longer than comparing its
@@ -54,13 +55,6 @@
  * centroids.
  */
 #define MOST_FRACTION			2
-
-/*
- * Codes of fewer sub-quantizers than this are not used, because they do not
- * tell the lists apart: of vectors of one dimension in 200 lists, searches
- * found .32 of the neighbors by codes, and .98 without.
- */
-#define LEAST_SUBQUANTIZERS	8
 
 /*
  * If one vector is compared with fewer than SORTED_PER_LIST lists for each
@@ -146,8 +140,8 @@ IvfpqCentroidsToCompare(const IvfpqMetaData *meta, int probes, bool deep)
 	int			lists = IvfpqListsToCompare(meta, probes, deep);
 	int64		chosen = (int64) probes * CENTROIDS_PER_PROBE + MORE_CENTROIDS;
 
-	return meta->pq_dim >= LEAST_SUBQUANTIZERS &&
-		chosen <= lists / MOST_FRACTION ? (int) chosen : lists;
+	return !meta->codes_unused && chosen <= lists / MOST_FRACTION ?
+		(int) chosen : lists;
 }
 
 /*
@@ -453,6 +447,43 @@ IvfpqNearestLists(Relation index, const IvfpqModel *model, IvfpqQuery *query,
 	lists->count = all.count;
 	pfree(all.scores);
 	pfree(all.ids);
+}
+
+/*
+ * Returns what share of the `probes` lists nearest to queries [n][dims] a
+ * search misses because it chooses lists by codes.
+ */
+double
+IvfpqCodesMiss(Relation index, const IvfpqModel *model, const float *queries,
+			   int n, int probes)
+{
+	IvfpqModel	uncoded = *model;
+	int		   *found = palloc0(model->meta.nlists * sizeof(int));
+	int64		nlists = 0;
+	int64		nmissed = 0;
+	IvfpqQuery	query;
+	GvTopK		lists = {0};
+
+	uncoded.meta.codes_unused = true;
+	if (IvfpqCentroidsToCompare(&model->meta, probes, false) ==
+		IvfpqCentroidsToCompare(&uncoded.meta, probes, false))
+		return 0;
+	IvfpqQueryInit(&query, model, model->gv.metric);
+	IvfpqTopKResize(&lists, probes);
+	for (int q = 1; q <= n; q++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		IvfpqQuerySet(&query, queries + (Size) (q - 1) * model->meta.dims);
+		IvfpqNearestLists(index, model, &query, NULL, 1, &lists);
+		for (int i = 0; i < lists.count; i++)
+			found[lists.ids[i]] = q;
+		IvfpqNearestLists(index, &uncoded, &query, NULL, 1, &lists);
+		for (int i = 0; i < lists.count; i++)
+			nmissed += found[lists.ids[i]] != q;
+		nlists += lists.count;
+	}
+	pfree(found);
+	return (double) nmissed / Max(nlists, 1);
 }
 
 /*

@@ -52,6 +52,9 @@ extern void IvfpqNearestLists(Relation index, const IvfpqModel *model,
 							  const float *const *vectors, int n,
 							  GvTopK *lists);
 
+extern double IvfpqCodesMiss(Relation index, const IvfpqModel *model,
+							 const float *queries, int n, int probes);
+
 /* for builds: writes the codes of centroids */
 extern void IvfpqCodedWrite(Relation index, const IvfpqMetaData *meta,
 							const GvModel *model, const GvTree *tree,
