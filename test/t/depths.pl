@@ -1,6 +1,6 @@
 # Recall at every depth: conditions that only rows of certain ranks match find as many
 # of these as gpuvec.recall asks for; and so do limits of all sizes, whether the scan
-# knows of them or not (from "The recall that is promised" on).
+# knows of them or not (from "The recall that is promised" on); of rows of many kinds.
 #
 # The first table has lists enough for parents, and clusters of some hundred rows, so
 # that a row of rank 500 lies in any of many lists.
@@ -10,6 +10,7 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 use Gpuvec;
+use GpuvecRandom;
 
 # First and last rank, queries, and ranks behind them, whose rows match the condition,
 # too, so that a scan that has missed some need not read the whole table.
@@ -282,5 +283,43 @@ cmp_ok(
 			INSERT INTO took SELECT batches FROM gpuvec_last_scan(); END LOOP; END $$;
 		SELECT count(*) FILTER (WHERE batches = 1) FROM took; ROLLBACK}),
 	'>=', 6, '... which takes one batch where ANALYZE has counted them');
+
+# Rows of many kinds, some of which no codes suit: a target holds for rows like those
+# that the index has.
+my %kinds = (
+	humps => 'random() + random() - 1',
+	line => 'i / n::float8 * sin(j) + .001 * random()',
+	band => 'sin(j) * (u + w - 1) + .05 * random()',
+	fading => 'exp(-j / 3.0) * (random() - .5)',
+	tails => 'tan(3 * (random() - .5))',
+	lengths => '(random() - .5) * 10 ^ (2 * u)',
+	few => 'floor(random() * 4) - 1');
+my @cases = (
+	[ 'humps', 1, 20000, 'l2', '' ],
+	[ 'line', 16, 20000, 'ip', '' ],
+	[ 'band', 8, 20000, 'ip', 'rotate = on' ],
+	[ 'humps', 16, 20000, 'l2', 'pq_dim = 1' ]);
+push @cases, [
+	pick(sort keys %kinds), pick(1, 2, 3, 5, 8, 16, 33, 64), pick(1000, 5000, 20000),
+	pick('l2', 'ip', 'cosine'), pick('', '', 'refine = sq8', 'spill = 1', 'lists = 500', 'rotate = on', 'pq_dim = 1') ]
+	for 1 .. (long_test() ? 100 : 4);
+for my $case (@cases)
+{
+	my ($kind, $dims, $n, $metric, $option) = @$case;
+	my $with = $option && "WITH ($option)";
+
+	$node->safe_psql('postgres', qq{
+		DROP TABLE IF EXISTS kinds;
+		CREATE TABLE kinds AS SELECT i, array_agg(($kinds{$kind})::real) AS e
+			FROM (SELECT i, $n AS n, random() AS u, random() AS w FROM generate_series(1, $n) AS i) AS i,
+				generate_series(1, $dims) AS j GROUP BY i;
+		CREATE INDEX kinds_e ON kinds USING gpuivfpq (e real_${metric}_ops) $with});
+	for my $target (.95, .99)
+	{
+		cmp_ok(
+			$node->safe_psql('postgres', "SET gpuvec.recall = $target; SELECT high FROM gpuvec_recall('kinds_e', 10, 200)"),
+			'>=', $target - .01, "recall of @$case at $target");
+	}
+}
 
 done_testing();
