@@ -384,11 +384,10 @@ struct GvExactByList;
  * _batch returns the most rows of a batch, which are more if the device keeps
  * all rows anyway.  _create allocates memory for batches of up to `capacity`
  * rows and for `kept` neighbors of each query, and _bytes returns the bytes of
- * this memory.  After _create, the caller copies
- * the centroids [nlists][dims] to *d_centroids through *stream.  _search
- * searches a batch's rows, before which `seen` rows have come in other
- * batches.  All queries and centroids must have been copied by then, and the
- * normalization must be known.
+ * this memory.  After _create, the caller copies the centroids [nlists][dims]
+ * to *d_centroids through *stream.  _search searches a batch's rows, before
+ * which `seen` rows have come in other batches.  All queries and centroids
+ * must have been copied by then, and the normalization must be known.
  */
 extern int64_t gv_gpu_exact_lists_batch(const GvSetSpec *spec);
 extern size_t gv_gpu_exact_lists_bytes(const GvSetSpec *spec, int64_t kept,

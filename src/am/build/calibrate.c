@@ -475,18 +475,21 @@ try_codes(const IvfpqCalibration *calibration, Relation index,
 		  IvfpqModel *model, IvfpqMetaData *meta)
 {
 	int			nqueries = Min(calibration->levels[0].nqueries, CODE_QUERIES);
-	double		missed = 0;
+	int			probes = meta->lists_per_row;	/* as inserts do */
+	double		missed;
 
 	model->meta.codes_unused = false;
+	missed = IvfpqCodesMiss(index, model, calibration->levels[0].queries,
+							nqueries, probes);
 	for (int t = 0; t < CODE_TARGETS; t++)
 	{
-		int			probes = meta->targets[0][t].probes;
-
-		if (probes > (t > 0 ? meta->targets[0][t - 1].probes : 0))
-			missed = Max(missed,
-						 IvfpqCodesMiss(index, model,
-										calibration->levels[0].queries,
-										nqueries, probes));
+		if (meta->targets[0][t].probes <= probes)
+			continue;
+		probes = meta->targets[0][t].probes;
+		missed = Max(missed,
+					 IvfpqCodesMiss(index, model,
+									calibration->levels[0].queries, nqueries,
+									probes));
 	}
 	meta->codes_unused = missed > MOST_MISSED;
 	model->meta.codes_unused = meta->codes_unused;
