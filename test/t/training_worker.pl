@@ -106,7 +106,7 @@ $node->safe_psql('postgres', q{
 	INSERT INTO busy SELECT * FROM source WHERE id <= 3000});
 my $advice = q{SELECT state, i.advice FROM gpuvec_index_info('busy_e') AS i, gpuvec_doctor() AS d
 	WHERE subject = 'busy_e' AND d.advice = i.advice};
-like($node->safe_psql('postgres', $advice), qr/VACUUM will train it .*Run VACUUM on the table, or call/,
+like($node->safe_psql('postgres', $advice), qr/VACUUM trains it .*Run VACUUM on the table, or call/,
 	'before, the doctor advises VACUUM');
 hold_at('1 train: written');
 $node->safe_psql('postgres', 'VACUUM busy');
