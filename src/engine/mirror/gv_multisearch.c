@@ -145,6 +145,23 @@ asked_of(const Searcher *searcher, int32_t p, int32_t i)
 }
 
 /*
+ * Returns memory of at least `bytes` bytes in place of `memory`, which has
+ * *capacity bytes and whose contents are lost, or NULL.  It gets a quarter more,
+ * so that it grows rarely.
+ */
+static void *
+grow(void *memory, size_t *capacity, size_t bytes)
+{
+	if (bytes <= *capacity)
+		return memory;
+	free(memory);
+	bytes += bytes / 4;
+	memory = malloc(bytes);
+	*capacity = memory != NULL ? bytes : 0;
+	return memory;
+}
+
+/*
  * Prefetches an array.  The answers of the shards to one search are far apart
  * in memory, because answers to other searches lie between them, so the
  * processor does not prefetch the answers by itself.  This is a macro, because
@@ -503,17 +520,9 @@ merge_answers(Searcher *searcher)
 	bytes = ndistances * sizeof(GvRowDistance) +
 		ncounts * sizeof(int32_t) + all.bytes +
 		all.nhits * (sizeof(GvHit) + sizeof(uint8_t));
-	if (bytes > searcher->memory_bytes)
-	{
-		free(searcher->memory);
-		searcher->memory_bytes = bytes + bytes / 4;
-		searcher->memory = malloc(searcher->memory_bytes);
-		if (searcher->memory == NULL)
-		{
-			searcher->memory_bytes = 0;
-			return GV_NO_MEMORY;
-		}
-	}
+	searcher->memory = grow(searcher->memory, &searcher->memory_bytes, bytes);
+	if (searcher->memory == NULL)
+		return GV_NO_MEMORY;
 	searcher->distances = (GvRowDistance *) searcher->memory;
 	searcher->sorted = (GvHit *) (searcher->distances + ndistances);
 	searcher->counts = (int32_t *) (searcher->sorted + all.nhits);
@@ -815,14 +824,9 @@ begin_chosen(Searcher *searcher)
 	sizeof(GvProbe);
 	int32_t		i;
 
-	if (bytes > searcher->probes_bytes)
-	{
-		free(searcher->probes);
-		searcher->probes = malloc(bytes);
-		searcher->probes_bytes = searcher->probes != NULL ? bytes : 0;
-		if (searcher->probes == NULL)
-			return GV_NO_MEMORY;
-	}
+	searcher->probes = grow(searcher->probes, &searcher->probes_bytes, bytes);
+	if (searcher->probes == NULL)
+		return GV_NO_MEMORY;
 	searcher->nasked = (searcher->n + searcher->nshards - 1) /
 		searcher->nshards;
 	for (i = 0; i < searcher->n; i++)
@@ -1102,14 +1106,10 @@ gv_mirror_begin_shards(GvSearcher *const *searchers, int32_t nshards,
 	nasked = (size_t) nshards * (size_t) n;
 	asked_bytes = nasked * sizeof(GvSearch) +
 		(size_t) count_ranges(searcher) * sizeof(SearchRange);
-	if (asked_bytes > searcher->asked_capacity)
-	{
-		free(searcher->asked);
-		searcher->asked = malloc(asked_bytes);
-		searcher->asked_capacity = searcher->asked != NULL ? asked_bytes : 0;
-		if (searcher->asked == NULL)
-			return GV_NO_MEMORY;
-	}
+	searcher->asked = grow(searcher->asked, &searcher->asked_capacity,
+						   asked_bytes);
+	if (searcher->asked == NULL)
+		return GV_NO_MEMORY;
 	searcher->ranges = (SearchRange *) (searcher->asked + nasked);
 	if (has_hits(&searches[0]))
 	{

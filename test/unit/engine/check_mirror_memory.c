@@ -161,6 +161,8 @@ work_on_mirror(const void *arg)
 	if (status == GV_OK)
 		check_found(c, searches, NSEARCHES);
 	GO_ON(gv_mirror_get_block(mirror, 0, 0, &view));
+	CHECK(status == GV_OK || gv_allocations.after,
+		  "a repeated call: status %d", status);
 	unit_close_team();
 	free_searches(searches, NSEARCHES);
 	return status;
